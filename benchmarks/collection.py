@@ -72,8 +72,8 @@ def render(frames: int) -> Measured:
 
 
 def pipeline(workers: int, episodes: int) -> Measured:
-    from counterpoint.data.formats import open_dataset
     from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
+    from counterpoint.formats import open_dataset
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "set"

@@ -28,9 +28,9 @@ from PIL import Image
 from collection import Measured, measured
 from counterpoint.blocks import Engine
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.embed import embed
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from labelling import ENCODERS, in_fresh_process
 from measuring import parser, write
 

@@ -35,11 +35,11 @@ import torch
 
 from collection import Measured, measured
 from counterpoint.blocks import BlockFiles, Engine, Work, blocks_of, work_through
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.label import Labeller, Labelling

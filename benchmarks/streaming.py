@@ -32,7 +32,7 @@ HERE = Path(__file__).parents[1]
 def make(root: Path, clips: int) -> None:
     """Write the layout, smaller for fewer clips."""
     sys.path.insert(0, str(HERE))
-    from tests.data.made import write_epic_at_scale
+    from tests.formats.made import write_epic_at_scale
 
     share = clips / CLIPS
     videos, sentences, distinct = (max(2, round(share * whole)) for whole in (VIDEOS, SENTENCES, DISTINCT))
@@ -57,9 +57,9 @@ def measure(root: Path, batches: int, workers: int) -> dict[str, Any]:
 
     from counterpoint.data.cache import prepared
     from counterpoint.data.draws import StartGoal
-    from counterpoint.data.formats import epic
     from counterpoint.data.sampler import Sampler
     from counterpoint.data.spec import Spec
+    from counterpoint.formats import epic
     from counterpoint.training.clips import open_clips
     from counterpoint.training.recipe import load_recipe
 

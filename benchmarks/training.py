@@ -40,12 +40,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.weights import MINILM
+from counterpoint.formats import open_dataset
 from counterpoint.objectives.base import Objective
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from counterpoint.training.distributed import accelerator_of

@@ -24,9 +24,9 @@ from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.data.episode import Episode, Spaces
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.video import encode_video
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.formats.video import encode_video
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from counterpoint.rewards.curves import reward_command
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig

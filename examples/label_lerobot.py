@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 import counterpoint
-from counterpoint.data.commands import convert
+from counterpoint.cli.data.commands import convert
 from counterpoint.rewards.label import label
 from toy_videos import write_toy_videos
 

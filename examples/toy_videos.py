@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from counterpoint.data.video import encode_video
+from counterpoint.formats.video import encode_video
 
 COLOURS = {"red": (220, 40, 40), "blue": (40, 70, 220)}
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint import RewardModel
-from counterpoint.data.formats import open_dataset
 from counterpoint.evaluation.metrics import value_order_correlation
+from counterpoint.formats import open_dataset
 from studies.harness import Study, Tree, Trial, main
 from studies.metaworld_rewards import RunsConfig, run_name
 

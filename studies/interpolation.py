@@ -32,11 +32,11 @@ from pydantic import PositiveInt
 from counterpoint.agents import SavedAgent
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.config import FrozenConfig
-from counterpoint.data.formats.minari.reader import read_minari
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError, require
+from counterpoint.formats.minari.reader import read_minari
 from counterpoint.training.train import train
 from studies.harness import Study, Tree, Trial, main
 from studies.plots import INK, PALE, panels, save

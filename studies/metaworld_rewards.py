@@ -16,13 +16,13 @@ import torch
 from pydantic import Field, PositiveInt
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.evaluation.reward_eval import evaluate_encoder
+from counterpoint.formats import open_dataset
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.rewards import RewardForm
 from counterpoint.training.clips import ClipsRecipe, DataConfig, prepared_clips

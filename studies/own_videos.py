@@ -25,7 +25,6 @@ from sklearn.preprocessing import StandardScaler
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.config import EncoderConfig
@@ -34,6 +33,7 @@ from counterpoint.encoders.features import features_of
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.reward_eval import CURVES, SEGMENTS, one_frame_scores
+from counterpoint.formats import open_dataset
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, number, over_seeds

@@ -22,10 +22,10 @@ from torch import nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.formats import open_dataset
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.recipe import TrainConfig, recipe_of

@@ -15,8 +15,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 
 if shutil.which("nvidia-smi"):  # tests compare bits, which graphics cards do not promise
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")

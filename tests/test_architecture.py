@@ -8,7 +8,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src"
 FLOW = [
-    *("data", "planning", "envs", "encoders", "policies", "objectives", "agents", "rewards"),
+    *("data", "formats", "planning", "envs", "encoders", "policies", "objectives", "agents", "rewards"),
     *("evaluation", "training", "cli"),
 ]
 

@@ -12,7 +12,7 @@ from studies.tables import PAGES, ROOT, TABLES, fill, plot
 
 PROGRAMS = (
     "python benchmarks/",
-    *(f"python -m {name}" for name in ("studies.", "tests.e2e.faults", "tests.data.fuzzing")),
+    *(f"python -m {name}" for name in ("studies.", "tests.e2e.faults", "tests.data.fuzzing", "tests.formats.fuzzing")),
 )
 RESULTS = sorted(path for path in ROOT.glob("*/results/*") if path.parts[-3] in ("benchmarks", "studies"))
 

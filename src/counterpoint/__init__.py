@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from counterpoint.data.episode import Episode as Episode
-    from counterpoint.data.formats import open_dataset as open_dataset
     from counterpoint.data.sampler import Sampler as Sampler
     from counterpoint.data.store import EpisodeStore as EpisodeStore
     from counterpoint.data.store import MemoryStore as MemoryStore
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from counterpoint.encoders.observation import ObservationEncoder as ObservationEncoder
     from counterpoint.errors import BadInputError as BadInputError
     from counterpoint.errors import MissingExtraError as MissingExtraError
+    from counterpoint.formats import open_dataset as open_dataset
     from counterpoint.policies.cloned import ClonedPolicy as ClonedPolicy
     from counterpoint.policies.diffusion_policy import DiffusionPolicy as DiffusionPolicy
     from counterpoint.rewards.model import RewardModel as RewardModel
@@ -43,7 +43,7 @@ _HOMES = {
     "Sampler": "data.sampler",
     "load": "encoders.hub",
     "load_recipe": "training.recipe",
-    "open_dataset": "data.formats",
+    "open_dataset": "formats",
     "train": "training.train",
 }
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.data.views import SubsetStore, join_domains
 from counterpoint.envs.base import choose_cameras
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.make import make_env
 from counterpoint.errors import require
+from counterpoint.formats import open_dataset, split_names
 from studies.fewshot.check import cameras_of
 from studies.fewshot.config import FewshotConfig, FewshotData
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.masks.robot import mask_camera, masked_cameras
+from counterpoint.data.robot_masks import mask_camera, masked_cameras
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.make import make_env
 from counterpoint.errors import require
+from counterpoint.formats import open_dataset, split_names
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.augment import centre_corner, cropped
 from counterpoint.data.episode import Array
-from counterpoint.data.masks.robot import binary_mask, mask_camera
+from counterpoint.data.robot_masks import binary_mask, mask_camera
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.encoders.tokens import TokenTap, vit_parts

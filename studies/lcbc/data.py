@@ -11,7 +11,6 @@ import numpy as np
 
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import CamerasApart, SubsetStore, join_domains
 from counterpoint.envs.collect import collected_about
@@ -19,6 +18,7 @@ from counterpoint.envs.kitchen.collect import KitchenCollectConfig, collect_kitc
 from counterpoint.envs.make import make_env
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.errors import require
+from counterpoint.formats import open_dataset
 from studies.lcbc.config import LcbcConfig, suite_of
 
 ACTIONS = {"kitchen": 50, "metaworld": 100}

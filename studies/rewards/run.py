@@ -25,7 +25,6 @@ from torch import Tensor
 
 from counterpoint.data.cache import cached
 from counterpoint.data.draws import sample_rng
-from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import OneCameraStore, SubsetStore
@@ -36,6 +35,7 @@ from counterpoint.errors import require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.reward_eval import SEGMENTS
+from counterpoint.formats import open_dataset, split_names
 from counterpoint.rewards.model import RewardModel, embed_text
 from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner

@@ -14,13 +14,13 @@ import torch
 from counterpoint.agents import AGENTS
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.minari.reader import replay_from_store
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.video import probe_video
 from counterpoint.encoders.hub import load
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.evaluate import evaluate
+from counterpoint.formats.minari.reader import replay_from_store
+from counterpoint.formats.video import probe_video
 from counterpoint.training.agent import AgentRecipe
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train

@@ -20,8 +20,8 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.errors import BadInputError
-from tests.data.made import memory_store
 from tests.data.numbered import numbered_store
+from tests.formats.made import memory_store
 
 
 def build(store: EpisodeStore, root: Path, size: int = 16) -> CachedStore:
@@ -304,7 +304,7 @@ def test_the_first_bad_episode_is_named_whichever_fails_first(tmp_path: Path) ->
 KILLED = """
 import os, signal, sys
 from counterpoint.data.cache import cached
-from tests.data.made import memory_store
+from tests.formats.made import memory_store
 source = memory_store()
 whole = source.frames
 def frames(episode, indices, camera=None):

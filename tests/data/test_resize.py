@@ -9,13 +9,13 @@ import pytest
 from counterpoint.data.cache import cached, prepared
 from counterpoint.data.draws import StartGoal
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.resize import Fit, ResizedStore
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
-from tests.data.made import memory_store, write_epic, write_lerobot, write_videos
+from counterpoint.formats import open_dataset
 from tests.data.sampling import sampler
+from tests.formats.made import memory_store, write_epic, write_lerobot, write_videos
 
 
 @pytest.mark.parametrize("fit", ["square", "shorter"])

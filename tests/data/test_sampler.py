@@ -15,7 +15,7 @@ from counterpoint.data.augment import Jitter, ResizedCrop, Transform, centre_cor
 from counterpoint.data.cache import cached
 from counterpoint.data.draws import Clips, SortedFrames, StartGoal
 from counterpoint.data.episode import Episode
-from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras, rgb_cameras
+from counterpoint.data.robot_masks import binary_mask, mask_camera, masked_cameras, rgb_cameras
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Read, Spec
 from counterpoint.data.store import MemoryStore

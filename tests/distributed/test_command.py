@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from counterpoint.data.formats.minari.writer import write_minari
+from counterpoint.formats.minari.writer import write_minari
 from counterpoint.training.checkpoint import list_checkpoints
 from counterpoint.training.memory import CAN_SHARD
 from tests.conftest import write_robot_set
-from tests.data.formats.minari.made import goal_episodes
 from tests.e2e.unfinished import unfinished_script
+from tests.formats.minari.made import goal_episodes
 from tests.policies.masked_demos import write_masked_demos
 from tests.training.step_data import SIZE, control_store, write_control_set, write_recipe
 from tests.training.test_imitation_command import SMALL

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.video import encode_video
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from tests.conftest import moving_square_store, write_robot_set

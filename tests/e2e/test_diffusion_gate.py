@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.formats import open_dataset
 from counterpoint.envs.collect import collected_about
 from counterpoint.evaluation.evaluate import task_maker
 from counterpoint.evaluation.rollout import rollout
+from counterpoint.formats import open_dataset
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 
 pytestmark = [

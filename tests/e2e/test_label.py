@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.made import write_videos
+from tests.formats.made import write_videos
 from tests.rewards.labelling import save_model
 
 ROWS, BLOCKS = 400, 58

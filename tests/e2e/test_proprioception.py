@@ -14,16 +14,16 @@ from torch import Tensor
 import counterpoint
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats import open_dataset
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.video import encode_video
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.report import write_report
 from counterpoint.evaluation.reward_eval import SEGMENTS
 from counterpoint.evaluation.view import Viewer
+from counterpoint.formats import open_dataset
+from counterpoint.formats.lerobot.writer import LeRobotWriter
+from counterpoint.formats.video import encode_video
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import label

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.made import write_videos
+from tests.formats.made import write_videos
 from tests.rewards.labelling import save_model
 
 pytest.importorskip("ray", reason="needs the extra `ray`")

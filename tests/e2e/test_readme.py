@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.video import encode_video
+from counterpoint.formats.video import encode_video
 from tests.conftest import write_robot_set
 
 ROOT = Path(__file__).resolve().parents[2]

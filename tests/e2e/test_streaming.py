@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.training.checkpoint import list_checkpoints
-from tests.data.made import memory_store
-from tests.data.remote_made import s3_double, upload, write_shards
 from tests.e2e.unfinished import unfinished
+from tests.formats.made import memory_store
+from tests.formats.remote_made import s3_double, upload, write_shards
 
 pytestmark = pytest.mark.slow
 

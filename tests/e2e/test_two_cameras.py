@@ -15,7 +15,6 @@ import torch
 from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import SentenceTower
@@ -24,6 +23,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.rollout import rollout
+from counterpoint.formats import open_dataset
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.cloning import embed_store
 from counterpoint.training.recipe import load_recipe

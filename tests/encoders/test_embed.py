@@ -11,7 +11,6 @@ import torch
 
 from counterpoint.blocks import Block, Engine
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.resize import resize
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.config import EncoderConfig
@@ -20,7 +19,8 @@ from counterpoint.encoders.embed import Embedder, embed
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import lock, sha256_of
-from tests.data.made import write_lerobot, write_videos
+from counterpoint.formats import open_dataset
+from tests.formats.made import write_lerobot, write_videos
 
 
 @pytest.fixture

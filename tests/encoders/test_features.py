@@ -14,7 +14,7 @@ from counterpoint.data.sampler import Sampler
 from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
 from counterpoint.objectives.decisionnce import DecisionNCET
-from tests.data.made import memory_store
+from tests.formats.made import memory_store
 
 pytest.importorskip("timm", reason="needs the extra `vision`")
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from counterpoint import workers
 from counterpoint.config import validate
-from counterpoint.data.formats import open_dataset
 from counterpoint.envs import collect as collection
 from counterpoint.envs.collect import episode_seed, plan_jobs, slots, split_ranges
 from counterpoint.envs.metaworld import collect
@@ -27,6 +26,7 @@ from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.envs.recording import Recording, first_difference
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
 
 QUICK = ("handle-press", "coffee-button")
 

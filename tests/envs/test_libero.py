@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.data.formats import open_dataset
 from counterpoint.envs.libero import CAMERAS, LiberoEnv, read_init_states
 from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.formats import open_dataset
 from studies.fewshot.libero import LIBERO_10
-from tests.data.formats.hdf5.made import write_libero
 from tests.envs.played import act, images
 from tests.envs.robosuite_made import MadeLiberoEnv, make_libero
+from tests.formats.hdf5.made import write_libero
 
 
 @pytest.fixture

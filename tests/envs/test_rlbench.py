@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.rlbench.poses import from_action, to_action
 from counterpoint.envs.make import make_env
 from counterpoint.envs.rlbench import TASKS, RLBenchEnv
 from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.formats.rlbench.poses import from_action, to_action
 from tests.envs.played import act, images, masks
 from tests.envs.rlbench_made import HOME, Environment, rlbench_simulated
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.data.formats import open_dataset
 from counterpoint.envs.make import make_env
 from counterpoint.envs.robomimic import RobomimicEnv
 from counterpoint.errors import BadInputError, MissingExtraError
-from tests.data.formats.hdf5.made import ENV_ARGS, write_libero, write_robomimic
+from counterpoint.formats import open_dataset
 from tests.envs.played import act, images
 from tests.envs.robosuite_made import MadeEnv, make_robosuite
+from tests.formats.hdf5.made import ENV_ARGS, write_libero, write_robomimic
 
 
 @pytest.fixture

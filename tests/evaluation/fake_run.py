@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.evaluation.fake import INSTRUCTIONS, episode
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Array
-from counterpoint.data.video import probe_video, read_frames
 from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.hub import write_digests, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
@@ -20,6 +19,7 @@ from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.evaluation.statistics import mean_bca, wilson
+from counterpoint.formats.video import probe_video, read_frames
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.data.video import encode_video
 from counterpoint.evaluation.compare import compare, write_comparison
 from counterpoint.evaluation.report import write_report
+from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.curves import reward_command
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, ramp

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.report import open_held_out, write_report
 from counterpoint.evaluation.reward_eval import Evaluation
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 

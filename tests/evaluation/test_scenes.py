@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.data.formats import open_dataset
 from counterpoint.evaluation.compare import Comparison, compare
 from counterpoint.evaluation.scenes import scene_rewards
+from counterpoint.formats import open_dataset
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward, FunctionReward
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode

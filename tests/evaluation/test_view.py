@@ -14,13 +14,13 @@ from urllib.parse import quote
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.formats import open_dataset
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.data.video import encode_video
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import view
 from counterpoint.evaluation.view import Viewer, listen
+from counterpoint.formats import open_dataset
+from counterpoint.formats.lerobot.writer import LeRobotWriter
+from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from tests.evaluation.browser import CHROMIUM, Browser

@@ -31,7 +31,7 @@ from counterpoint.rewards.lerobot import CounterpointConfig, CounterpointRewardM
 from counterpoint.rewards.model import RewardModel  # noqa: E402
 from counterpoint.rewards.sources import open_reward  # noqa: E402
 from studies.labelled_cloning import rabc_weights  # noqa: E402
-from tests.data.formats.lerobot.made import episode, write_v30  # noqa: E402
+from tests.formats.lerobot.made import episode, write_v30  # noqa: E402
 from tests.interchange.test_lerobot_eval import cloned  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.data.masks.robot import mask_camera
+from counterpoint.data.robot_masks import mask_camera
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.encoders.observation_networks import ViTConfig
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import TrainConfig

@@ -10,7 +10,7 @@ import numpy as np
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.envs.base import CameraEnv, choose_cameras
-from tests.data.formats.hdf5.made import write_libero
+from tests.formats.hdf5.made import write_libero
 
 __all__ = ["HORIZON", "INSTRUCTIONS", "OUTER", "SIZE", "WRIST", "PairTask", "record_pairs", "write_pairs"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from counterpoint.data.formats import open_dataset
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.training.train import train

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.formats import open_dataset
-from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
+from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command, score_video
 from counterpoint.rewards.model import gains

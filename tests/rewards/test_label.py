@@ -14,20 +14,20 @@ from PIL import Image
 from torch import Tensor
 
 from counterpoint.blocks import Block, Engine
-from counterpoint.data.doctor import examine
-from counterpoint.data.formats import open_dataset
-from counterpoint.data.formats.lerobot.layout import read_info
-from counterpoint.data.video import encode_video
+from counterpoint.cli.data.doctor import examine
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import lock
+from counterpoint.formats import open_dataset
+from counterpoint.formats.lerobot.layout import read_info
+from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import Labeller, label
-from tests.data.formats.rlds.made import made_episode, write_rlds
-from tests.data.formats.test_zarr_replay import write_replay
-from tests.data.made import write_lerobot, write_videos
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
+from tests.formats.made import write_lerobot, write_videos
+from tests.formats.rlds.made import made_episode, write_rlds
+from tests.formats.test_zarr_replay import write_replay
 from tests.rewards.labelling import save_model
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.report import write_report
+from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command
 from counterpoint.training import train as training

@@ -8,7 +8,7 @@ import numpy as np
 
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.masks.robot import mask_camera, mask_frames
+from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.data.store import MemoryStore
 from studies.icon.config import ComparisonConfig, Evaluations, IconData, Measures, Method, Transfer
 from tests.studies.square_world import SIZE, SquareTask

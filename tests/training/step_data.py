@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 
 __all__ = ["SIZE", "control_store", "write_control_set", "write_recipe"]
 

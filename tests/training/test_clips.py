@@ -23,7 +23,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.training.clips import DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
-from tests.data.made import write_videos
+from tests.formats.made import write_videos
 
 pytest.importorskip("timm", reason="needs the extra `vision`")
 

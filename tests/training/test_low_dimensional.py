@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import counterpoint
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.errors import BadInputError
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.training.train import train
 from tests.policies.demos import demonstrations
 

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.data.anchors import Anchors
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.data.views import SubsetStore, task_numbers
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
 from counterpoint.objectives import StepObjective, objective_names
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.recipe import load_recipe

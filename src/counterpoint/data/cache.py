@@ -32,7 +32,6 @@ from typing import Any, Literal
 import numpy as np
 from filelock import FileLock
 
-from counterpoint.data.boundary import parsing, read_bytes
 from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, build, digest_line, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
@@ -197,8 +196,12 @@ class CachedStore(EpisodeStore):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with parsing(self.path, "a training store", f"delete {self.path}: it is built again when next used"):
+        try:
             self._open(_read_meta(self.path))
+        except BadInputError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise _damage(self.path, f"damaged content ({error})", "a training store") from error
 
     def _open(self, meta: dict[str, Any]) -> None:
         self._key: str = meta["key"]
@@ -349,8 +352,8 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     path, sidecar = folder / "store.json", folder / "store.json.sha256"
     if not path.is_file() or not sidecar.is_file():
         raise _damage(folder, "store.json or store.json.sha256 missing", "a training store")
-    text = read_bytes(path)
-    if read_bytes(sidecar) != digest_line(text):
+    text = path.read_bytes()
+    if sidecar.read_bytes() != digest_line(text):
         raise _damage(path, "bytes that disagree with store.json.sha256", "what was written")
     meta: dict[str, Any] = json.loads(text)
     if meta["layout"] != LAYOUT:

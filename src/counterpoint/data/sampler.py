@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from counterpoint.data.augment import ViewShape
 from counterpoint.data.draws import Draw, Table, sample_rng
 from counterpoint.data.episode import Array
-from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras
+from counterpoint.data.robot_masks import binary_mask, mask_camera, masked_cameras
 from counterpoint.data.spec import BoundSpec, Read
 from counterpoint.data.store import EpisodeStore, OutputPool
 from counterpoint.data.views import action_mask, task_numbers

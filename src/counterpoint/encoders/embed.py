@@ -29,7 +29,6 @@ from torch import Tensor
 
 from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, camera_images, camera_names
 from counterpoint.encoders.dual import DualEncoder
@@ -38,6 +37,7 @@ from counterpoint.encoders.hub import load, saved_digests, saved_kind
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import lock, remove_unfinished, sha256_of, write_atomically
+from counterpoint.formats import open_dataset
 from counterpoint.provenance import provenance
 
 LAYOUT = 1

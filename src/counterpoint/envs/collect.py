@@ -25,11 +25,11 @@ import tyro
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.formats.hdf5.writer import robomimic_about
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.data.masks.robot import mask_camera
+from counterpoint.data.robot_masks import mask_camera
 from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.formats.hdf5.writer import robomimic_about
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
 

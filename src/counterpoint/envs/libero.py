@@ -15,11 +15,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.hdf5.files import CONTROL_HZ
 from counterpoint.envs.base import Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import RobosuiteScene
 from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.formats.hdf5.files import CONTROL_HZ
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
 CAMERAS = ("agentview", "robot0_eye_in_hand")

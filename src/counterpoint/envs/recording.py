@@ -17,11 +17,11 @@ from typing import IO, Any
 import numpy as np
 
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.masks.robot import mask_camera, mask_frames
-from counterpoint.data.video import encode_video
+from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import Beside, lock, read_object
+from counterpoint.formats.video import encode_video
 
 
 @dataclass(frozen=True, slots=True)

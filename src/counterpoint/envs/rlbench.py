@@ -17,9 +17,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.rlbench.poses import from_action, to_state
 from counterpoint.envs.base import CameraEnv, Options, seeded_numpy
 from counterpoint.errors import MissingExtraError, require
+from counterpoint.formats.rlbench.poses import from_action, to_state
 
 CAMERAS = ("front", "wrist")
 """ICon's two of RLBench's five."""
@@ -42,7 +42,7 @@ TASKS = {
 class RLBenchEnv(CameraEnv):
     """One task with the Panda arm.
 
-    An action is the pose of the gripper at its end, seven numbers as in `counterpoint.data.formats.rlbench.poses`;
+    An action is the pose of the gripper at its end, seven numbers as in `counterpoint.formats.rlbench.poses`;
     RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
     (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step is spent.
 

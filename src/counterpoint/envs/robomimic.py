@@ -13,10 +13,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.hdf5.files import CONTROL_HZ, HORIZONS, ROBOMIMIC_STATE, env_args, instruction_of
 from counterpoint.envs.base import CameraEnv, Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.errors import import_extra, require
+from counterpoint.formats.hdf5.files import CONTROL_HZ, HORIZONS, ROBOMIMIC_STATE, env_args, instruction_of
 
 _HORIZON = 400  # where robomimic's study has none
 

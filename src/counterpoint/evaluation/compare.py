@@ -16,7 +16,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from counterpoint.data.formats import split_names
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
 from counterpoint.evaluation.report import TEMPLATES, open_unseen, read_config, shown
@@ -35,6 +34,7 @@ from counterpoint.evaluation.reward_eval import Heatmap, verdict
 from counterpoint.evaluation.scenes import open_training, scene_rewards
 from counterpoint.evaluation.statistics import Estimate, seeds_interval, wider, wilson
 from counterpoint.files import write_atomically
+from counterpoint.formats import split_names
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import check_instructions, embed_steps
 from counterpoint.rewards.page import render, signed

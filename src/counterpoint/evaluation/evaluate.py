@@ -15,8 +15,6 @@ from pydantic import Field
 from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.data.episode import Spaces
-from counterpoint.data.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
-from counterpoint.data.video import encode_video
 from counterpoint.encoders.hub import load, saved_kind
 from counterpoint.envs.goal.env import EnvConfig, in_another_env, make_goal_env, matched, spaces_of
 from counterpoint.envs.make import Maker, as_maker, make_env
@@ -25,6 +23,8 @@ from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require, usable_device
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
+from counterpoint.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
+from counterpoint.formats.video import encode_video
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.policies.networks import Sampler

@@ -12,8 +12,6 @@ import numpy as np
 from markupsafe import Markup
 
 from counterpoint.data.cache import prepared
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.remote import absolute, url_of
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
@@ -24,6 +22,8 @@ from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, eva
 from counterpoint.evaluation.scenes import scenes_of
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import read_object, write_atomically
+from counterpoint.formats import open_dataset, split_names
+from counterpoint.formats.remote import absolute, url_of
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING
 from counterpoint.rewards.model import Embedder, RewardModel, gains, reads_state, states_of

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import import_extra
+from counterpoint.formats import open_dataset, split_names
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, Embedder, FrozenPart, embed_frames, embed_steps
 from counterpoint.rewards.sources import Curves, EncoderReward, Frames

@@ -23,14 +23,14 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import EpisodeInfo
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.lru import LRUCache
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.video import frame_times, probe_video, read_frames
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.report import TEMPLATES, read_config
+from counterpoint.formats import open_dataset, split_names
+from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
 from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames, embed_text, gains
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render

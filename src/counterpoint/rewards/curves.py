@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.data.formats import open_dataset, read_episode_part
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.video import never_change, read_part
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
+from counterpoint.formats import open_dataset, read_episode_part
+from counterpoint.formats.video import never_change, read_part
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, make_player, render, signed

@@ -34,18 +34,18 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
-from counterpoint.data.formats import Format, open_dataset, recognise
-from counterpoint.data.formats.base import require_new
-from counterpoint.data.formats.lerobot.layout import read_info
-from counterpoint.data.formats.lerobot.tables import CHECKED
-from counterpoint.data.formats.lerobot.writer import copy_with_feature
 from counterpoint.data.store import EpisodeStore, check_camera
-from counterpoint.data.video import never_change
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
 from counterpoint.files import flush, lock, read_object, write_atomically
+from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats.base import require_new
+from counterpoint.formats.lerobot.layout import read_info
+from counterpoint.formats.lerobot.tables import CHECKED
+from counterpoint.formats.lerobot.writer import copy_with_feature
+from counterpoint.formats.video import never_change
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,

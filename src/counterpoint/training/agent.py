@@ -15,9 +15,6 @@ from pydantic import BaseModel
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Agent
 from counterpoint.config import FrozenConfig, free, suggestion
-from counterpoint.data.formats import Format, open_dataset, recognise
-from counterpoint.data.formats.minari.files import is_minari
-from counterpoint.data.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
@@ -26,6 +23,9 @@ from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
+from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats.minari.files import is_minari
+from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.fit import Source
 from counterpoint.training.online import AgentLoopConfig, FollowingSource, OnlineConfig, OnlineSource

@@ -16,7 +16,6 @@ from torch import Tensor
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import Decode, prepared
-from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.data.views import StateStore, SubsetStore, with_column
@@ -27,6 +26,7 @@ from counterpoint.envs.make import make_env
 from counterpoint.errors import require
 from counterpoint.evaluation.evaluate import task_maker
 from counterpoint.evaluation.rollout import episode_seed, means, rollout
+from counterpoint.formats import open_dataset, split_names
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy

@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.data.cache import prepared
-from counterpoint.data.formats import split_names, validation_split
-from counterpoint.data.masks.robot import mask_camera, rgb_cameras
+from counterpoint.data.robot_masks import mask_camera, rgb_cameras
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import require
+from counterpoint.formats import split_names, validation_split
 from counterpoint.objectives import StepObjective, objective_class
 from counterpoint.objectives.crossway import CrosswayConfig, CrosswayDecoder
 from counterpoint.objectives.icon import IConConfig

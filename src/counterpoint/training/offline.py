@@ -14,13 +14,13 @@ from torch import nn
 
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import Decode
-from counterpoint.data.formats import open_dataset, split_names, validation_split
-from counterpoint.data.remote import absolute
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.hub import Card, SavedModel
 from counterpoint.errors import require
+from counterpoint.formats import open_dataset, split_names, validation_split
+from counterpoint.formats.remote import absolute
 from counterpoint.objectives.base import Objective
 from counterpoint.training.distributed import meet
 from counterpoint.training.fit import Source

@@ -19,9 +19,9 @@ from PIL import Image
 from counterpoint.cli import main
 from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset
 from counterpoint.errors import one_message
 from counterpoint.files import sha256_of
+from counterpoint.formats import open_dataset
 from counterpoint.training.train import train
 from studies.harness import Study, Trial
 from tests.conftest import write_robot_set

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from counterpoint.config import validate
-from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.envs.dmc.collect import DMCActor, DMCCollectConfig, collect_dmc, skill
 from counterpoint.envs.dmc.env import DMCEnv
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset, split_names
 from counterpoint.planning.shooting import MPPIConfig
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.played import act

@@ -10,7 +10,7 @@ import pytest
 from counterpoint.cli import main
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
 from counterpoint.training.recipe import load_recipe
-from tests.data.formats.test_ogbench import write_ogbench
+from tests.formats.test_ogbench import write_ogbench
 
 pytest.importorskip("ogbench")
 pytestmark = pytest.mark.sim

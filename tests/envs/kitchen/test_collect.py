@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from counterpoint.config import validate
-from counterpoint.data.formats import open_dataset
 from counterpoint.envs.collect import episode_seed
 from counterpoint.envs.kitchen.collect import KitchenCollectConfig, collect_kitchen
 from counterpoint.envs.kitchen.env import KitchenEnv
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
 
 
 @pytest.mark.sim

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from counterpoint.config import validate
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.envs.collect import episode_seed
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.envs.metaworld.env import MetaWorldEnv
 from counterpoint.envs.recording import NoisyExpert, Recording, record
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
 from tests.envs.killed import UNFINISHED, kill
 
 QUICK = ("handle-press", "coffee-button")

@@ -11,16 +11,16 @@ import h5py
 import numpy as np
 import pytest
 
+from counterpoint.cli.data.doctor import examine
 from counterpoint.config import validate
 from counterpoint.data.cache import cached
-from counterpoint.data.doctor import examine
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras
+from counterpoint.data.robot_masks import binary_mask, mask_camera, masked_cameras
 from counterpoint.envs.collect import episode_seed, summary
 from counterpoint.envs.recording import NoisyExpert, record
 from counterpoint.envs.robosuite import collect
 from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, checked, collect_robosuite
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset, split_names
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.played import masks
 from tests.envs.robosuite.made_expert import FLOOR, ROBOT, MadeTask

@@ -18,13 +18,13 @@ import numpy as np
 from pydantic import Field
 
 from counterpoint.data.episode import GoalEpisode
-from counterpoint.data.formats.minari.files import import_minari
-from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, split_ranges
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController, around
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.errors import require
+from counterpoint.formats.minari.files import import_minari
+from counterpoint.formats.minari.writer import write_minari
 from counterpoint.workers import in_worker
 
 

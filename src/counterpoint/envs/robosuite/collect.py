@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from counterpoint.data.formats.hdf5.writer import RobomimicWriter
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Slot, collect
 from counterpoint.envs.recording import Staging
 from counterpoint.envs.robosuite.env import CAMERAS, CONTROL_HZ, TASKS, RobosuiteEnv, resolve_robosuite
 from counterpoint.errors import require
+from counterpoint.formats.hdf5.writer import RobomimicWriter
 
 Part = Literal["arm", "gripper", "mount"]
 

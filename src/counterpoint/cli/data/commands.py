@@ -1,0 +1,223 @@
+"""The work of `counterpoint data info`, `doctor` and `convert`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from counterpoint.cli.data.doctor import examine
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.resize import resize
+from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
+from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
+from counterpoint.data.views import SubsetStore
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats import open_dataset, recognise, split_names
+from counterpoint.formats.base import Reader
+from counterpoint.formats.hdf5.reader import Hdf5Store
+from counterpoint.formats.lerobot.reader import LeRobotStore
+from counterpoint.formats.lerobot.writer import LeRobotWriter
+from counterpoint.formats.minari.files import is_minari
+from counterpoint.formats.remote import url_of
+from counterpoint.formats.video import has_uneven_rate
+from counterpoint.formats.video_folder import VideoFolderStore
+from counterpoint.progress import ProgressBar
+
+_SHOWN = 100  # rows of a table before it is cut short
+
+
+def info(path: str | Path) -> None:
+    """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
+    console, path = Console(), url_of(path) or path
+    if is_minari(path):
+        from counterpoint.formats.minari.reader import describe_minari  # minari is an extra
+
+        console.print(_facts(path, describe_minari(Path(path))))
+        return
+    store = open_dataset(path)
+    lengths = [episode.length for episode in store.episodes]
+    actions, state = store.actions(0), store.state(0)
+    rates = sorted({round(episode.fps, 2) for episode in store.episodes})
+    known = [episode.success for episode in store.episodes if episode.success is not None]
+    seconds = sum(episode.length / episode.fps for episode in store.episodes)
+    sizes = {camera: store.frames(0, np.array([0]), camera).shape for camera in store.cameras}
+    facts = {
+        "format": recognise(path).value,
+        "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
+        "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
+        "frames a second": ", ".join(f"{rate:g}" for rate in rates),
+        "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
+        "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
+        "state": f"{state.shape[1]} dimensions" if state is not None else "none",
+        "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store).items()) or "none",
+        "success": f"{np.mean(known):.0%} of {len(known)} episodes that say" if known else "not recorded",
+    }
+    if isinstance(store, Reader):
+        facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
+        facts |= {"left out": ", ".join(store.left_out)} if store.left_out else {}
+    texts = Table("instruction", "episodes")
+    counts = Counter(episode.instruction for episode in store.episodes)
+    for text, count in counts.most_common(_SHOWN):
+        texts.add_row(Text(text or "(none)"), str(count))
+    if len(counts) > _SHOWN:
+        texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
+    console.print(_facts(path, facts))
+    console.print(texts)
+
+
+def doctor(path: str | Path) -> int:
+    """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
+    path = url_of(path) or path
+    if is_minari(path):
+        from counterpoint.formats.minari.reader import examine_minari  # minari is an extra
+
+        findings = examine_minari(Path(path))
+    else:
+        findings = examine(path)
+    console = Console()
+    if not findings:
+        console.print(Text(f"{path}: nothing wrong"), soft_wrap=True)
+        return 0
+    title = Text(f"{path}: {len(findings)} finding(s)")
+    table = Table("where", "found", "expected", "hint", title=title, show_lines=True)
+    for finding in findings[:_SHOWN]:
+        parts = (finding.where.removeprefix(f"{path}/"), finding.found, finding.expected, finding.hint)
+        table.add_row(*(Text(part, overflow="fold") for part in parts))
+    console.print(table)
+    if len(findings) > _SHOWN:
+        console.print(f"... and {len(findings) - _SHOWN} more")
+    return 2
+
+
+def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: int | None = None) -> Path:
+    """Write any data set that can be read as LeRobot v3.0.
+
+    A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
+    frame is kept and the true rate is noted in `meta/info.json`; otherwise, or where a video's rate varies, `fps` must
+    be given, and the frame nearest in time is taken.
+
+    Args:
+        path: Any data set that `open_dataset` accepts.
+        out: The folder to write; must not exist.
+        size: Side of the square to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to resample videos to.
+
+    Raises:
+        BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
+    """
+    store: EpisodeStore = open_dataset(path)
+    splits, fingerprint = _splits(path, store), store.fingerprint
+    raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
+    if isinstance(store, Hdf5Store):
+        store, splits = _train_first(store)
+    rate = _rate(store, fps)
+    first = _episode(store, 0, rate, size, resample=fps is not None)
+    about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
+    rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
+    writer = LeRobotWriter(
+        out,
+        fps=rate,
+        cameras={camera: (frames.shape[1], frames.shape[2]) for camera, frames in first.frames.items()},
+        action_dim=None if first.actions is None else first.actions.shape[1],
+        state_dim=None if first.state is None else first.state.shape[1],
+        environment_dim=None if first.environment_state is None else first.environment_state.shape[1],
+        robot_type=str(raw.get("robot_type") or "unknown"),
+        info=dict(raw.get("counterpoint") or {}) | about | rates,
+        image_cameras=_lossless_cameras(store),
+    )
+    with ProgressBar("Converting", len(store.episodes), "episodes") as bar:
+        for number in range(len(store.episodes)):
+            episode = _episode(store, number, rate, size, resample=fps is not None)
+            for camera, frames in episode.frames.items():
+                (_, *own, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
+                found, expected = f"frames of {own[0]}x{own[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
+                require(own == wanted, f"{path}, episode {number}", found, expected, "bring all to one --size")
+            writer.add_episode(episode)
+            bar.advance()
+    writer.finalize(splits or None)
+    sources = ", ".join(f"{source:g}" for source in sorted({round(fps, 2) for fps in rates["source_fps"]}))
+    print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
+    return Path(out)
+
+
+def _facts(path: str | Path, facts: dict[str, str]) -> Table:
+    table = Table(title=Text(str(path)), show_header=False)
+    for name, fact in facts.items():
+        table.add_row(name, Text(fact))
+    return table
+
+
+def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
+    """Return split name -> "a:b", episodes a to b - 1; of HDF5 their number, as they are scattered."""
+    if isinstance(store, LeRobotStore):
+        return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
+    if isinstance(store, Hdf5Store):
+        return {name: f"({len(episodes)} episodes)" for name, episodes in store.splits.items()}
+    splits, first = {}, 0
+    for name in split_names(path):
+        stop = first + len(open_dataset(path, split=name).episodes)
+        splits[name], first = f"{first}:{stop}", stop
+    return splits
+
+
+def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
+    """Return the episodes of `train`, of `valid`, and the rest, with the two as ranges; other subsets are dropped."""
+    train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
+    if not train or set(train) & set(valid):
+        return store, {}
+    rest = sorted(set(range(len(store.episodes))) - {*train, *valid})
+    splits = {"train": f"0:{len(train)}"}
+    if valid:
+        splits["valid"] = f"{len(train)}:{len(train) + len(valid)}"
+    return SubsetStore(store, (*train, *valid, *rest)), splits
+
+
+def _lossless_cameras(store: EpisodeStore) -> list[str]:
+    """Return the cameras that the source keeps as images rather than video, and masks."""
+    masks = [mask_camera(camera) for camera in masked_cameras(store.cameras)]
+    if not isinstance(store, LeRobotStore):
+        return masks
+    kept = [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+    return [*kept, *(camera for camera in masks if camera not in kept)]
+
+
+def _rate(store: EpisodeStore, fps: int | None) -> int:
+    rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
+    variable = isinstance(store, VideoFolderStore) and any(map(has_uneven_rate, store.files))
+    if fps is None and (len(rates) > 1 or variable):
+        found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
+        hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"
+        raise BadInputError("frames a second", found, "one rate, as LeRobot data sets have", hint)
+    expected = "videos alone: an action belongs to its own time step"
+    require(fps is None or store.actions(0) is None, "--fps", "data with actions", expected, "leave --fps out")
+    return fps or next(iter(rates))
+
+
+def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, resample: bool) -> Episode:
+    """Return one episode at the target's rate and size; few frames are held at full size at a time."""
+    info = store.episodes[number]
+    steps = np.arange(info.length)
+    if resample:
+        times = store.timestamps(number)
+        seconds = np.arange(int(times[-1] * rate) + 1) / rate
+        steps = np.rint(np.interp(seconds, times, steps)).astype(np.int64)
+    frames = {camera: _frames(store, number, steps, camera, size) for camera in store.cameras}
+    known = {name: values[steps] for name, values in vectors(store, number).items()}
+    known["timestamps"] = np.arange(len(steps)) / rate
+    return Episode(frames, info.instruction, success=info.success, **known)
+
+
+def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:
+    chunks = frames_in_chunks(store, number, camera, steps)
+    if size is None:
+        return np.concatenate(list(chunks))
+    resized = np.concatenate([resize(chunk, size) for chunk in chunks])
+    masks = [mask_camera(masked) for masked in masked_cameras(store.cameras)]
+    return mask_frames(binary_mask(resized)) if camera in masks else resized

@@ -1,0 +1,290 @@
+"""Find everything that is wrong with a data set, where a reader stops at the first thing.
+
+Files are opened and decoded in worker processes that may die, because damaged media can crash a decoder. Findings have
+the form of errors: the file, what was found, what was expected, and a hint.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.cache import CachedStore
+from counterpoint.data.episode import Array
+from counterpoint.data.robot_masks import examine_masks
+from counterpoint.data.store import EpisodeStore, frames_in_chunks
+from counterpoint.errors import BadInputError
+from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats.boundary import examining_images, read_bytes
+from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
+from counterpoint.formats.lerobot.reader import LeRobotStore
+from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_table, reading
+from counterpoint.formats.remote import located
+from counterpoint.formats.rlds.reader import RldsStore
+from counterpoint.formats.video import frame_times, has_uneven_rate, probe_video
+from counterpoint.formats.video_folder import VideoFolderStore
+from counterpoint.progress import ProgressBar
+from counterpoint.workers import in_worker
+
+_BATCH = 1000  # frames a worker decodes: enough to repay its start, few enough to find a bad one soon
+_PATIENCE = 3600.0  # seconds for reading every table of a data set
+_COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
+
+
+def examine(path: str | Path) -> list[BadInputError]:
+    """Examine a data set of any format, or a training store, to the last frame.
+
+    Returns:
+        One finding for each thing that is wrong; none where all is well.
+
+    Raises:
+        BadInputError: When nothing is there that could be examined.
+    """
+    path = located(path)
+    if recognise(path) is Format.TRAINING_STORE:
+        try:
+            return CachedStore(path).damage()
+        except BadInputError as error:
+            return [error]
+    try:
+        findings, store = in_worker(_examine_tables, path, timeout=_PATIENCE)
+    except BadInputError as error:  # the worker died
+        return [error]
+    return findings if store is None else [*findings, *_decode_all(path, store)]
+
+
+def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | None]:
+    """Return the faults that are found without decoding, and a store of the episodes that can be opened."""
+    findings = examine_lerobot(path) if recognise(path) is Format.LEROBOT else []
+    try:
+        store = open_dataset(path, on_bad_row=findings.append)
+    except BadInputError as error:
+        return findings + [error] * (error.where not in {finding.where for finding in findings}), None
+    findings += store.missing if isinstance(store, RldsStore) else ()
+    for video in store.files if isinstance(store, VideoFolderStore) else ():
+        findings += _uneven(video)
+    return findings, store
+
+
+def _uneven(video: Path) -> list[BadInputError]:
+    """Find a variable frame rate, as training counts every step alike."""
+    if not has_uneven_rate(video):
+        return []
+    steps = np.maximum(np.diff(frame_times(video)[:-1]), 1e-6)
+    found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / steps.min():.3g} frames a second"
+    hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is read at its own time"
+    return [BadInputError(video, found, "a constant one", hint)]
+
+
+def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
+    findings: list[BadInputError] = []
+    with ProgressBar("Decoding", int(store.lengths.sum()) * len(store.cameras), "frames") as bar:
+        for first, stop in _batches(store.lengths.tolist()):
+            findings += _decode_range(path, store, first, stop)
+            bar.advance(int(store.lengths[first:stop].sum()) * len(store.cameras))
+    return findings
+
+
+def _batches(lengths: list[int]) -> list[tuple[int, int]]:
+    """Return ranges of episodes of about `_BATCH` frames."""
+    before, ends = np.cumsum([0, *lengths]), [0]
+    while ends[-1] < len(lengths):
+        ends.append(min(int(np.searchsorted(before, before[ends[-1]] + _BATCH)), len(lengths)))
+    return list(pairwise(ends))
+
+
+def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
+    """Decode episodes in a worker; where it dies, halve the range until the culprit is alone."""
+    frames = sum(info.length for info in store.episodes[first:stop]) * len(store.cameras)
+    try:
+        return in_worker(_decode, path, store, first, stop, timeout=60 + 0.1 * frames)
+    except BadInputError as error:
+        if stop - first == 1:
+            return [BadInputError(f"{path}, episode {first}", error.found, error.expected, error.hint)]
+    middle = (first + stop) // 2
+    return _decode_range(path, store, first, middle) + _decode_range(path, store, middle, stop)
+
+
+def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
+    findings: list[BadInputError] = []
+    lerobot = isinstance(store, LeRobotStore)  # its rows are examined already
+    for episode in range(first, stop):
+        before = len(findings)
+        for camera in store.cameras:
+            try:
+                with examining_images():
+                    for _ in frames_in_chunks(store, episode, camera):
+                        pass
+            except BadInputError as error:
+                where = f"{error.where}, episode {episode}"
+                findings.append(BadInputError(where, error.found, error.expected, error.hint))
+        for read in () if lerobot else (store.actions, store.state, store.rewards, store.timestamps):
+            try:
+                read(episode)
+            except BadInputError as error:
+                findings.append(error)
+        if len(findings) == before:  # a closer look at what can be read
+            findings += examine_masks(path, store, episode)
+    return findings
+
+
+def examine_lerobot(root: Path) -> list[BadInputError]:
+    """Examine metadata, statistics, rows and the number of frames in each video; nothing is decoded."""
+    try:
+        info = layout.read_info(root)
+        locations = layout.locate(root, info)
+    except BadInputError as error:
+        return [error]
+    return [
+        *_episodes(root, info, locations),
+        *_tasks(root, info),
+        *_splits(root, info),
+        *_statistics(root),
+        *_rows(info, locations),
+        *_videos(locations),
+    ]
+
+
+def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    counted = {"total_episodes": len(locations), "total_frames": sum(at.length for at in locations)}
+    for key, count in counted.items():
+        if info.raw.get(key) != count:
+            yield BadInputError(root / layout.INFO, f"{key} = {info.raw.get(key)}", str(count), f"set {key} to {count}")
+    numbers = [at.number for at in locations]
+    if numbers != list(range(len(locations))):
+        missing = sorted(set(range(len(locations))) - set(numbers))
+        found = f"no episode {missing[0]}" if missing else "episodes out of order"
+        yield BadInputError(root / "meta", found, f"episodes 0 to {len(locations) - 1}", "download meta/ again")
+    for at in locations:
+        if not at.instruction.strip():
+            found = f"no instruction for episode {at.number}"
+            yield BadInputError(root / "meta", found, "a task in words", "name the episode's task")
+
+
+def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
+    where, hint = root / layout.INFO, "correct splits"
+    for name, (first, stop) in info.splits.items():
+        if not 0 <= first < stop <= info.episodes:
+            expected = f"a:b with 0 <= a < b <= {info.episodes}"
+            yield BadInputError(where, f"split {name!r} = {first}:{stop}", expected, hint)
+    for (one, a), (other, b) in combinations(info.splits.items(), 2):
+        shared = min(a[1], b[1]) - max(a[0], b[0])
+        if shared > 0:
+            found = f"{shared} episodes in both split {one!r} and split {other!r}"
+            yield BadInputError(where, found, "no episode in two splits", hint)
+
+
+def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
+    """Check that the list of tasks is readable and as long as info.json says."""
+    path = root / ("meta/tasks.parquet" if info.version[0] == 3 else "meta/tasks.jsonl")
+    try:
+        with reading(path, "a task a line"):
+            lines = [line["task"] for line in json_lines(path)] if path.suffix == ".jsonl" else read_table(path)
+    except BadInputError as error:
+        yield error
+        return
+    total = info.raw.get("total_tasks", len(lines))
+    if total != len(lines):
+        yield damaged(path, f"{len(lines)} tasks", f"{total}, as info.json says")
+
+
+def _statistics(root: Path) -> Iterator[BadInputError]:
+    """Check that every number of every table of statistics is finite."""
+    tables: dict[str, Any] = {}
+    paths = [root / "meta/stats.json", root / "meta/episodes_stats.jsonl"]  # neither is needed to read the data
+    for path in [*(path for path in paths if path.exists()), *sorted((root / "meta/episodes").glob("*/*.parquet"))]:
+        try:
+            tables |= _numbers(path)
+        except BadInputError as error:
+            yield error
+    for where, values in tables.items():
+        wrong = _not_finite(values)
+        if wrong is not None:
+            found = f"{wrong[1]!r} at {wrong[0] or 'its top'}"
+            yield BadInputError(where, found, "finite numbers", "compute the statistics anew with lerobot")
+
+
+def _numbers(path: Path) -> dict[str, Any]:
+    """Return each line or column of statistics of a file."""
+    if path.suffix == ".parquet":
+        table = read_table(path)
+        names = [name for name in table.column_names if name.startswith("stats/")]
+        return {f"{path}, column {name}": table[name].to_pylist() for name in names}
+    with reading(path, "statistics as JSON"):
+        text = read_bytes(path).decode()
+        lines = [text] if path.suffix == ".json" else text.splitlines()
+        return {f"{path}, line {n}": json.loads(line) for n, line in enumerate(lines, 1) if line.strip()}
+
+
+def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
+    """Return the location and value of the first entry of nested lists and objects that is no finite number."""
+    if isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (_not_finite(entry, f"{at}/{key}") for key, entry in entries)), None)
+    return None if isinstance(value, int | float) and math.isfinite(value) else (at, value)
+
+
+def _rows(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Check counters, timestamps and vectors of each episode, a parquet file at a time."""
+    wanted = [name for name in (layout.ACTION, layout.STATE) if name in info.features] + list(_COUNTERS)
+    starts = np.cumsum([0, *(at.length for at in locations)])
+    files: dict[Path, list[tuple[int, EpisodeLocation]]] = {}
+    for start, at in zip(starts.tolist(), locations, strict=False):
+        files.setdefault(at.data, []).append((start, at))
+    for path, own in files.items():
+        try:
+            table = read_table(path, wanted)
+            columns = {name: as_matrix(path, table, name) for name in table.column_names}
+        except BadInputError as error:
+            yield error
+            continue
+        missing = [name for name in wanted if name not in columns]
+        if missing:
+            yield damaged(path, f"no column {missing[0]!r}", "the features of info.json")
+        elif len(table) != own[0][1].rows:
+            yield damaged(path, f"{len(table)} rows", f"{own[0][1].rows}, as meta/ says")
+        else:
+            for start, at in own:
+                rows = {name: values[at.row : at.row + at.length] for name, values in columns.items()}
+                yield from _episode_rows(info, at, rows, start)
+
+
+def _episode_rows(info: Info, at: EpisodeLocation, rows: dict[str, Array], start: int) -> Iterator[BadInputError]:
+    where, steps = f"{at.data}, episode {at.number}", np.arange(at.length)
+    counters = {"episode_index": np.full(at.length, at.number), "frame_index": steps, "index": start + steps}
+    for name, expected in counters.items():
+        for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
+            yield damaged(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
+    times = rows["timestamp"][:, 0].astype(np.float64)
+    # float32 seconds: their own rounding is no error, however long the episode.
+    allowed = layout.TOLERANCE + 2 * float(np.finfo(np.float32).eps) * float(np.abs(times).max())
+    wrong = np.flatnonzero(~(np.abs(np.diff(times) - 1 / info.fps) <= allowed))
+    if len(wrong) or not np.isfinite(times).all():
+        step = int(wrong[0]) if len(wrong) else 0
+        found = f"timestamps {times[step]:.6f} and {times[min(step + 1, len(times) - 1)]:.6f} at step {step}"
+        expected_step = f"steps of 1/{info.fps:g} s within {layout.TOLERANCE} s"
+        yield BadInputError(where, found, expected_step, "write timestamp as frame_index / fps")
+    for name in rows.keys() & {layout.ACTION, layout.STATE}:
+        for step, dim in np.argwhere(~np.isfinite(rows[name]))[:1]:
+            found = f"{rows[name][step, dim]} in {name!r} at step {step}"
+            yield BadInputError(where, found, "finite numbers", "drop or repair the episode")
+
+
+def _videos(locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Check the number of frames in each video file against the rows of its episodes, and its frame rate."""
+    for path, video in {video.path: video for at in locations for video in at.videos.values()}.items():
+        try:
+            frames, (least, most) = probe_video(path).frames, video.frames
+            if not least <= frames <= most:
+                expected = f"{least}, as many as its episodes have rows"
+                yield BadInputError(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
+            yield from _uneven(path)
+        except BadInputError as error:
+            yield error

@@ -1,1 +1,0 @@
-"""Masks of the robot in camera images."""

@@ -1,0 +1,140 @@
+"""The base class of all readers, and checks that several formats share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite
+from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.boundary import as_numbers, parsing
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+OnBadRow = Callable[[BadInputError], None]
+"""A function called with the error of each row, file or episode that cannot be used."""
+
+
+def raise_error(error: BadInputError) -> None:
+    """Raise `error`: the default `OnBadRow`."""
+    raise error
+
+
+def read_each(
+    items: Iterable[Item], read: Callable[[Item], Result], on_bad_row: OnBadRow
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with `read(item)`; items that raise `BadInputError` are reported and left out."""
+    for item in items:
+        try:
+            result = read(item)
+        except BadInputError as error:
+            on_bad_row(error)
+        else:
+            yield item, result
+
+
+def read_alike(
+    items: Iterable[Path], read: Callable[[Path], Result], on_bad_row: OnBadRow, *parts: str
+) -> list[Result]:
+    """Return `read(item)` of each item; one whose attributes `parts` differ from the first's is reported, too."""
+    kept: list[tuple[Path, Result]] = []
+
+    def alike(item: Path) -> Result:
+        result = read(item)
+        where, first = (kept or [(item, result)])[0]
+        for part in parts:
+            found, wanted = getattr(result, part), getattr(first, part)
+            expected, hint = f"{list(wanted)}, as in {where.name}", "keep data of the same parts together"
+            require(found == wanted, item, f"{part} {list(found)}", expected, hint)
+        return result
+
+    for item, result in read_each(items, alike, on_bad_row):
+        kept.append((item, result))
+    return [result for _, result in kept]
+
+
+def require_new(path: Path) -> None:
+    """Raise a `BadInputError` when something exists at the path to write."""
+    require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")
+
+
+class Reader(EpisodeStore):
+    """An `EpisodeStore` over files; a format overrides what it has.
+
+    Attributes:
+        cameras: Camera names; the first is the default.
+        episodes: Length, instruction, frame rate and success of each episode.
+        names: Name of each episode in errors.
+        files: Files whose name, size and modification time enter the fingerprint.
+        identity: Further contents of the fingerprint, beside `episodes`.
+        rate_recorded: False where the frame rate is assumed, because the format does not record it.
+        left_out: Parts of the data set that are not read, in words for `counterpoint data info`.
+    """
+
+    cameras: tuple[str, ...] = ("camera",)
+    episodes: tuple[EpisodeInfo, ...] = ()
+    names: Sequence[object] = ()
+    files: Sequence[Path] = ()
+    identity: object = None
+    rate_recorded: bool = True
+    left_out: tuple[str, ...] = ()
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3] at N steps in range."""
+        raise NotImplementedError
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return one of `VECTORS` that are recorded as [T, n] or [T] of any numeric type, or `None`."""
+        return None
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest that changes whenever the content behind the store does."""
+        digest = hashlib.sha256(repr((self.episodes, self.identity)).encode())
+        for path in self.files:
+            with parsing(path, "a readable file"):
+                stat = path.stat()
+            digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return uint8 [N, H, W, 3] at the N step `indices`; an unknown camera or step is refused."""
+        name = camera or next(iter(self.cameras), "")
+        check_camera(name, self.cameras)
+        steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
+        if len(steps) and not (steps.min() >= 0 and steps.max() < length):
+            found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
+            raise BadInputError(where, found, f"steps from 0 to {length - 1}", "read steps of the episode")
+        with parsing(f"{self.names[episode]}, {name}", "images"):
+            images = self.read(episode, steps, name)
+        good, found = images.dtype == np.uint8 and images.ndim == 4, f"images {images.dtype} {list(images.shape)}"
+        require(
+            good and images.shape[-1] == 3, str(self.names[episode]), found, "uint8 [N, H, W, 3]", "record it again"
+        )
+        return images
+
+    def _values(self, source: str, episode: int) -> Array | None:
+        if source == "features":  # computed, never recorded
+            return None
+        if source == "timestamps":
+            return np.arange(self.episodes[episode].length) / self.episodes[episode].fps
+        found = self._numbers(episode, source)
+        return found[:, 0] if found is not None and source == "rewards" else found
+
+    def _numbers(self, episode: int, name: str) -> Array | None:
+        """Return finite float32 [T, n]."""
+        where, length = f"{self.names[episode]}, {name}", self.episodes[episode].length
+        with parsing(where, f"numbers for {length} steps"), np.errstate(over="ignore"):
+            values = self.vectors(episode, name)
+            if values is None:
+                return None
+            found: Array = as_numbers(values).astype(np.float32).reshape(length, -1)
+        one = name != "rewards" or found.shape[1] == 1
+        require(one, where, f"{found.shape[1]} numbers a step", "one", "record it again")
+        check_finite(where, found)
+        return found

@@ -1,0 +1,233 @@
+"""The boundary around foreign files: which errors damage causes, how large a part may be, and when images are whole.
+
+Everything that reads files of others does so inside `parsing`. What damaged content raises becomes a `BadInputError`;
+a mistake in this library's own code (an `AttributeError`, say) does not, and ends in its traceback. Sizes that a file
+claims are compared with limits, and with the file's own size, before memory is taken for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import lzma
+import math
+import pickle
+import stat
+import struct
+import tarfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, Any
+
+import av
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.formats.jpeg import jpeg_fault
+
+DAMAGE = (
+    *(OSError, EOFError, ValueError, LookupError, ArithmeticError, BufferError, MemoryError),
+    *(RuntimeError, SystemError, SyntaxError),
+    *(struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, pickle.UnpicklingError),
+    *(csv.Error, tokenize.TokenError, Image.DecompressionBombError, pa.ArrowException, av.FFmpegError),
+)
+"""Errors that parsers raise on damaged content; `SyntaxError` is Pillow's, `SystemError` h5py's."""
+LIBRARIES = {"h5py", "minari", "gymnasium", "numcodecs", "PIL", "zarr"}
+"""Packages whose own mistakes are damage too: they hand on what they read without looking at its kind."""
+MISTAKES = (AttributeError, TypeError, NameError, AssertionError)
+"""Errors of code, not of data, wherever they are not raised by one of `LIBRARIES`."""
+
+MOST_PIXELS = 1 << 25
+"""Of one image: 8K video has 33 million."""
+MOST_BYTES = 1 << 30
+"""Of one array, one file of text, one pickle, or one part of a file that is read at once."""
+_MOST_PACKED = 1040  # times that zlib makes zeros smaller
+
+_images_examined = ContextVar("images_examined", default=False)
+
+
+@contextmanager
+def parsing(where: str | Path, expected: str, hint: str = "download or record it again") -> Iterator[None]:
+    """Turn the errors of `DAMAGE`, and mistakes that `LIBRARIES` make of damaged content, into a `BadInputError`."""
+    try:
+        yield
+    except (BadInputError, MissingExtraError):
+        raise
+    except (*DAMAGE, *MISTAKES) as error:
+        if isinstance(error, MISTAKES) and not isinstance(error, DAMAGE) and not _by_a_library(error):
+            raise
+        found = f"damaged content ({type(error).__name__}: {first_line(error)})"
+        raise BadInputError(where, found, expected, hint) from error
+
+
+def _by_a_library(error: BaseException) -> bool:
+    """Return whether the code that raised an error belongs to one of `LIBRARIES`."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    name = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in LIBRARIES
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened."""
+    return next(iter(str(error).strip().splitlines()), "")[:160]
+
+
+def require_size(where: str | Path, size: int, limit: int = MOST_BYTES) -> None:
+    """Raise a `BadInputError` when a part of a file claims more than `limit` bytes."""
+    require(size <= limit, where, f"{size} bytes", f"{limit} at most", "do not trust this file, or split it")
+
+
+def read_bytes(path: Path, limit: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes.
+
+    Raises:
+        BadInputError: When there is none, it cannot be read, or it is larger.
+    """
+    with parsing(path, "a readable file", "check the path"):
+        status = path.stat()
+        require(stat.S_ISREG(status.st_mode), path, "no regular file", "a file", "check the path")
+        require_size(path, status.st_size, limit)
+        return path.read_bytes()
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object as it is; raise `ValueError` for anything else."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r:.40} where an object should be")
+    return value
+
+
+def as_list(value: object) -> Sequence[Any]:
+    """Return a JSON list as it is; raise `ValueError` for anything else."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.40} where a list should be")
+    return value
+
+
+def as_whole(value: object) -> int:
+    """Return a whole number, or the whole number that a text says; raise `ValueError` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | np.integer):
+        raise ValueError(f"{value!r:.40} where a whole number should be")
+    return int(value)
+
+
+def as_number(value: object) -> float:
+    """Return a finite number; raise `ValueError` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r:.40} where a finite number should be")
+    return float(value)
+
+
+def as_numbers(values: object) -> Array:
+    """Return an array of real numbers or truth values as it is; raise `ValueError` for one of anything else."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{array.dtype} where numbers should be")
+    return array
+
+
+def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and dtype of each array of an .npz by name, without unpacking it.
+
+    Raises:
+        ValueError, zipfile.BadZipFile: When it is damaged, or an array is not as long as its header says.
+    """
+    headers = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as stream:
+                shape, dtype, start = _header(stream)
+            size = member.file_size if dtype.hasobject else start + math.prod(shape) * dtype.itemsize
+            if not size == member.file_size <= _MOST_PACKED * member.compress_size:
+                raise ValueError(f"{member.filename} claims {size} bytes and has {member.file_size}")
+            headers[member.filename.removesuffix(".npy")] = (shape, dtype)
+    return headers
+
+
+def load_arrays(file: Path, names: Sequence[str] | None = None, limit: int = MOST_BYTES) -> dict[str, Array]:
+    """Return arrays of an .npz (all by default), which together have at most `limit` bytes; see `array_headers`."""
+    headers = array_headers(file)
+    names = list(headers) if names is None else names
+    require_size(file, sum(math.prod(headers[name][0]) * headers[name][1].itemsize for name in names), limit)
+    with np.load(file) as arrays:
+        return {name: arrays[name] for name in names}
+
+
+def load_array(content: bytes) -> Array:
+    """Return the array of an .npy; raise `ValueError` where it is not as long as its header says."""
+    shape, dtype, start = _header(io.BytesIO(content))
+    if start + math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"{len(content)} bytes for {dtype} {shape}")
+    values: Array = np.load(io.BytesIO(content), allow_pickle=False)
+    return values
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return shape, dtype and first byte of the array in an .npy."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"an array of shape {shape}")
+    return shape, dtype, stream.tell()
+
+
+@contextmanager
+def examining_images() -> Iterator[None]:
+    """Have `decode_image` look inside JPEGs too, which takes many times as long as decoding them."""
+    token = _images_examined.set(True)
+    try:
+        yield
+    finally:
+        _images_examined.reset(token)
+
+
+def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Image.Image:
+    """Return a decoded image of at most `MOST_PIXELS` pixels, in its own mode.
+
+    Pillow does not look at the checksums of a PNG's pixels; they are verified here. A JPEG has none: inside
+    `examining_images` its codes are followed (`counterpoint.formats.jpeg`).
+
+    Raises:
+        BadInputError: When it is too large or damaged.
+    """
+    expected, hint = f"a whole {' or '.join(formats)}", "copy or download it again"
+    with parsing(where, expected, hint), Image.open(io.BytesIO(content), formats=tuple(formats)) as image:
+        pixels, hint = image.width * image.height, "do not trust this file"
+        found = f"{image.width} x {image.height} pixels"
+        require(pixels <= MOST_PIXELS, where, found, f"{MOST_PIXELS} at most", hint)
+        if image.format == "PNG":
+            _check_png(bytes(content))
+        elif image.format == "JPEG" and _images_examined.get() and (fault := jpeg_fault(bytes(content))):
+            raise ValueError(fault)
+        image.load()
+        return image.copy()
+
+
+def decode_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Array:
+    """Return an image as uint8 [H, W, 3]; see `open_image`."""
+    return np.asarray(open_image(where, content, formats).convert("RGB"))
+
+
+def _check_png(content: bytes) -> None:
+    """Raise `ValueError` where a chunk fails its checksum."""
+    place = 8
+    while place < len(content):
+        (length,) = struct.unpack_from(">I", content, place)
+        (checksum,) = struct.unpack_from(">I", content, place + 8 + length)
+        if zlib.crc32(memoryview(content)[place + 4 : place + 8 + length]) != checksum:
+            raise ValueError(f"a part at byte {place} that fails its checksum")
+        if content[place + 4 : place + 8] == b"IEND":
+            return
+        place += 12 + length
+    raise ValueError("no end of the image")

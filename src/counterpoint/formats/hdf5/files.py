@@ -1,0 +1,387 @@
+"""The layout of robomimic's and LIBERO's HDF5 files, read without decoding an image.
+
+::
+
+    data            attributes: total; env_args (JSON: env_name, type, env_kwargs); of LIBERO also problem_info (JSON:
+                    language_instruction), bddl_file_name, macros_image_convention
+    data/demo_I     attributes: num_samples, model_file
+        actions     [T, A] in [-1, 1]
+        rewards, dones                  [T]
+        states      simulator states [T, n]
+        obs/KEY     images uint8 [T, H, W, 3], proprioception [T, n]
+        obs/KEY_mask                    of this library: robot masks uint8 [T, H, W, 1], 255 on the robot
+        next_obs/KEY                    (robomimic; not read, being obs one step later)
+    mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
+
+LIBERO's images are stored as OpenGL gives them, the bottom row first, unless `macros_image_convention` is "opencv". Its
+recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is the result of action t.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from counterpoint.data.robot_masks import MASK_SUFFIX, mask_camera
+from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.formats.base import OnBadRow, read_each
+from counterpoint.formats.boundary import (
+    MOST_BYTES,
+    MOST_PIXELS,
+    as_mapping,
+    as_number,
+    as_numbers,
+    as_whole,
+    first_line,
+    parsing,
+    require_size,
+)
+from counterpoint.formats.tar import indexed
+
+CONTROL_HZ = 20.0
+"""Actions a second where `env_args` does not say; robomimic and LIBERO use no other."""
+ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
+"""Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
+LIBERO_STATE = ("gripper_states", "joint_states")
+"""Proprioception: two gripper joints and seven joint angles, the observations of LIBERO's own policies."""
+INSTRUCTIONS = {
+    "Lift": "lift the cube",
+    "PickPlaceCan": "put the can in its bin",
+    "NutAssemblySquare": "put the square nut on its peg",
+    "ToolHang": "assemble the frame and hang the tool on it",
+    "TwoArmTransport": "take the hammer out of the closed box and hand it over into the other bin",
+}
+"""robosuite's name of an environment -> its instruction. The data sets have no words of their own."""
+
+HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHang": 700, "TwoArmTransport": 700}
+"""Steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
+_IMAGE = "_image"  # ending of the keys of robomimic's images
+_GYM = 2  # env_args["type"] of environments whose rewards do not say success
+_EXPECTED = "an HDF5 file of robomimic or LIBERO"
+_SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
+
+
+def instruction_of(env_name: str) -> str:
+    """Return an environment's instruction; the words of its name where none is known: `Stack_D0` gives "stack"."""
+    plain = re.sub(r"_D\d+$", "", env_name)  # MimicGen's variants of one task
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", plain)
+    return INSTRUCTIONS.get(plain) or " ".join(word.lower() for word in words)
+
+
+def instruction_from_name(name: str) -> str:
+    """Return the instruction in the name of a LIBERO task, of its data set's file or of its BDDL file.
+
+    A name is a scene and the words, or the words alone: `KITCHEN_SCENE3_turn_on_the_stove`.
+    """
+    stem = name.rsplit("/", 1)[-1].removesuffix(".hdf5").removesuffix(".bddl").removesuffix("_demo")
+    return _SCENE.sub("", stem).replace("_", " ").strip()
+
+
+def import_h5py() -> Any:
+    """Import `h5py`, or raise `MissingExtraError`."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise MissingExtraError("h5py", "hdf5") from None
+    return h5py
+
+
+def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
+    """Open an `h5py.File` to read; refuse one that is damaged, reads from another file or lacks what it claims."""
+    h5py = import_h5py()
+    if path.is_file():
+        survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
+        require(survives, path, "damage that crashes the HDF5 library", expected, "download or record it again")
+    try:
+        stat = path.stat()
+        file = h5py.File(path, "r")
+    except OSError as error:
+        found = f"no HDF5, or a damaged file ({first_line(error)})" if path.is_file() else "no file"
+        raise BadInputError(path, found, expected, "check the path, or download the file again") from None
+    with parsing(path, expected):
+        _require_contained(path, stat.st_size, stat.st_mtime_ns)
+    return file
+
+
+_LOOK = """
+import sys, h5py
+with h5py.File(sys.argv[1]) as file:
+    dict(file.attrs)
+    file.visititems(lambda name, part: None if dict(part.attrs) else None)
+"""
+
+
+def _survives(path: Path) -> bool:
+    """Return whether HDF5 can look at everything but the data of a file; damage may crash it, with its process."""
+    looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
+    return looked.returncode >= 0  # an exception comes again, where it is caught
+
+
+@lru_cache(maxsize=1024)
+def _require_contained(path: Path, size: int, changed: int) -> None:
+    """Raise when a link or a dataset refers to another file; soft links cannot leave the file without such a link."""
+    h5py = import_h5py()
+
+    def foreign(name: str, link: Any) -> str | None:
+        if isinstance(link, h5py.ExternalLink):
+            return f"an external link at {name}"
+        part = file[name] if isinstance(link, h5py.HardLink) else None
+        if not isinstance(part, h5py.Dataset):
+            return None
+        if part.external or part.is_virtual:
+            return f"data kept in another file at {name}"
+        _require_stored(f"{path}, {name}", part)
+        return None
+
+    with h5py.File(path, "r") as file:
+        found = file.visititems_links(foreign)
+    require(found is None, path, found, "data inside the file", "do not trust this file; copy the data into it")
+
+
+def _require_stored(where: str, part: Any) -> None:
+    """Raise when a dataset claims more than is stored, which HDF5 would fill with zeros, or too much for one read."""
+    if part.shape is None:  # an empty dataset
+        return
+    have, wanted = part.id.get_storage_size(), math.prod(part.shape) * part.dtype.itemsize
+    if part.chunks:
+        require_size(f"{where}, a chunk", math.prod(part.chunks) * part.dtype.itemsize, MOST_BYTES)
+        wanted = math.prod(-(-length // chunk) for length, chunk in zip(part.shape, part.chunks, strict=True))
+        have = part.id.get_num_chunks()
+    unit, hint = "chunks" if part.chunks else "bytes", "download it again, or record it again with every value written"
+    require(have >= wanted, where, f"{have} {unit} for the shape {part.shape}", f"{wanted}, all of them", hint)
+    row = math.prod(part.shape[1:]) if part.ndim == 4 else math.prod(part.shape) * part.dtype.itemsize
+    require_size(where, row, 3 * MOST_PIXELS if part.ndim == 4 else MOST_BYTES)
+
+
+def env_args(path: Path) -> dict[str, Any]:
+    """Return the environment of a recording: `env_name`, `type`, `env_kwargs`; refuse a file that does not say."""
+    with open_hdf5(path) as file, parsing(path, _EXPECTED):
+        args = _json(path, _data_group(path, file).attrs, "env_args")
+    if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
+        where, found = f"{path}, data, attribute env_args", f"the keys {sorted(args)}" if args else "nothing"
+        hint = "name the environment, or download it again"
+        raise BadInputError(where, found, "JSON with env_name and env_kwargs", hint)
+    return args
+
+
+def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
+    """Return the error for a file that lacks a part, or has it in another form."""
+    return BadInputError(where, found, expected, "download or record it again, or remove the demonstration")
+
+
+def _data_group(path: Path, file: Any) -> Any:
+    data = file.get("data")
+    if not _is_group(data):
+        raise damaged(path, f"the groups {sorted(file)}", "a group 'data' with a group for each demonstration")
+    return data
+
+
+def _is_group(part: Any) -> bool:
+    return isinstance(part, import_h5py().Group)
+
+
+def read_masks(path: Path, file: Any) -> dict[str, frozenset[str]]:
+    """Return the subsets of `mask` and the names of their demonstrations; none where the file has no such group."""
+    group = file.get("mask")
+    if group is None:
+        return {}
+    if not _is_group(group):
+        raise damaged(f"{path}, mask", type(group).__name__, "a group of subsets")
+    for name, part in group.items():
+        if not (isinstance(part, import_h5py().Dataset) and part.ndim == 1 and part.dtype.kind in "SO"):
+            raise damaged(f"{path}, mask/{name}", type(part).__name__, "names of demonstrations")
+    return {name: frozenset(_text(key) for key in part[()]) for name, part in group.items()}
+
+
+def _holds_numbers(part: Any) -> bool:
+    return isinstance(part, import_h5py().Dataset) and part.ndim > 0 and part.dtype.kind in "biuf"
+
+
+def _json(where: str | Path, attributes: Any, name: str) -> dict[str, Any]:
+    """Return a JSON attribute; empty where it is missing."""
+    text = attributes.get(name)
+    if text is None:
+        return {}
+    try:
+        value = json.loads(_text(text))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise damaged(f"{where}, attribute {name}", f"{_text(text)[:60]!r}", "a JSON object")
+    return value
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One demonstration."""
+
+    name: str  # demo_I
+    length: int  # T, the rows in the file
+    instruction: str  # its own words; empty where it has none
+    success: bool | None  # whether a reward says that the task was solved; `None` where rewards do not say
+    rewarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """One file."""
+
+    path: Path
+    fps: float
+    instruction: str  # empty where only the environment's name says what was done
+    env_name: str
+    cameras: tuple[str, ...]  # of images, then of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`
+    state: tuple[str, ...]  # keys of proprioception, in the order they are put together
+    objects: bool  # True where `obs/object` holds the state of the surroundings
+    bottom_first: bool  # images have their bottom row first
+    lead: int  # by how many rows an action precedes the observation it was done on: 1 in LIBERO, 0 in robomimic
+    demos: tuple[Demo, ...]  # in the order of their numbers
+    masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
+
+
+def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
+    """Read the layout of a file and of every demonstration in it.
+
+    Demonstrations that cannot be used are reported to `on_bad_row` and left out.
+
+    Raises:
+        BadInputError: When the file is damaged, has no demonstrations, or none has images.
+    """
+    with open_hdf5(path) as file, parsing(path, _EXPECTED):
+        data = _data_group(path, file)
+        names = [name for name in data if _is_demo(name, data[name])]
+        names.sort(key=lambda name: (int((re.findall(r"\d+$", name) or [-1])[0]), name))  # demo_2 before demo_10
+        if not names:
+            raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
+        args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
+        every = (data[name].get("obs") for name in names if _is_group(data[name]))
+        observed: Any = next((group for group in every if _is_group(group)), {})
+        images = [key for key in observed if _is_image(observed[key], 3)]
+        masks = [mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)]
+        cameras, found = (*images, *masks), f"no images among the observations {sorted(observed)}"
+        hint = "take the data set's image version, or render images with robomimic's dataset_states_to_obs.py"
+        require(images, path, found, "at least one camera: obs/KEY as uint8 [T, H, W, 3]", hint)
+        libero = bool(problem) or "agentview_rgb" in cameras
+        state = tuple(_state_keys(observed))
+        kwargs = as_mapping(args.get("env_kwargs") or {})
+        solved = None if args.get("type") == _GYM else as_number(kwargs.get("reward_scale") or 1.0)
+        fps = as_number(kwargs.get("control_freq") or CONTROL_HZ)
+        require(fps > 0, f"{path}, env_args", f"control_freq {fps:g}", "actions a second above 0", "correct it")
+        parts = (*map(obs_key, cameras), *state, *(["object"] if "object" in observed else []))
+        demos = read_each(
+            names, lambda name: _demo(f"{path}, {name}", data[name], name, cameras, parts, solved, libero), on_bad_row
+        )
+        return FileLayout(
+            path=path,
+            fps=fps,
+            instruction=_instruction(path, kwargs, problem, libero),
+            env_name=str(args.get("env_name", "")),
+            cameras=cameras,
+            state=state,
+            objects="object" in observed,
+            bottom_first=libero and str(data.attrs.get("macros_image_convention", "opengl")) != "opencv",
+            lead=int(libero),
+            demos=tuple(demo for _, demo in demos),
+            masks=read_masks(path, file),
+        )
+
+
+def _is_demo(name: str, part: Any) -> bool:
+    """Return whether a part of `data` is, or should be, a demonstration."""
+    return bool(re.fullmatch(r"demo_\d+", name)) or (_is_group(part) and ("actions" in part or "obs" in part))
+
+
+def _demo(
+    where: str,
+    group: Any,
+    name: str,
+    cameras: tuple[str, ...],
+    observed: tuple[str, ...],
+    solved: float | None,
+    libero: bool,
+) -> Demo:
+    """Check that a demonstration has every part, and each of them one entry a step."""
+    with parsing(where, "a demonstration of robomimic or LIBERO"):
+        if not _is_group(group):
+            raise damaged(where, type(group).__name__, "a group")
+        parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
+        missing = [key for key, part in parts.items() if part is None]
+        if missing:
+            raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
+        parts |= {key: group[key] for key in ("rewards", "dones", "states") if key in group}
+        odd = [key for key, part in parts.items() if not _holds_numbers(part)]
+        if odd:
+            raise damaged(f"{where}, {odd[0]}", f"{group[odd[0]]!r}"[:80], "an array of numbers")
+        images = [f"obs/{obs_key(camera)}" for camera in cameras]
+        odd = [key for key in images if not (_is_image(parts[key], 3) or _is_image(parts[key], 1))]
+        if odd:
+            found = f"{parts[odd[0]].dtype} {list(parts[odd[0]].shape)}"
+            raise damaged(f"{where}, {odd[0]}", found, "uint8 [T, H, W, 3], or [T, H, W, 1] of a mask")
+        if parts["actions"].ndim != 2 or parts["actions"].shape[0] == 0:
+            raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
+        length = int(parts["actions"].shape[0])
+        lengths = {key: int(part.shape[0]) for key, part in parts.items()}
+        lengths |= {"num_samples": as_whole(group.attrs.get("num_samples", length))}
+        differing = ", ".join(f"{key} {count}" for key, count in lengths.items() if count != length)
+        if differing:
+            raise damaged(where, f"lengths that disagree: actions {length}, {differing}", "one entry a step")
+        if length <= int(libero):
+            raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
+        words = str(_json(where, group.attrs, "ep_meta").get("lang") or "")  # robocasa's
+        rewards = as_numbers(group["rewards"][()]) if "rewards" in group else None
+        success = None if rewards is None or solved is None else bool(rewards.max() >= solved - 1e-6)
+        return Demo(name, length, words, success, rewards is not None)
+
+
+def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], libero: bool) -> str:
+    """Return LIBERO's words in the file's name, else those in the file.
+
+    Of LIBERO's 130 tasks, 29 have other words in the file than in the name; its benchmark says those of the name.
+    """
+    if libero and path.stem.endswith("_demo"):
+        return instruction_from_name(path.stem)
+    words = problem.get("language_instruction") or kwargs.get("lang")
+    if words:
+        return (" ".join(map(str, words)) if isinstance(words, list) else str(words)).strip().strip('"')
+    return instruction_from_name(path.stem) if libero else ""
+
+
+def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
+    """Return each file's words: its own, its environment's, or its name's where several share an environment."""
+    unnamed = [layout.env_name for layout in layouts if not layout.instruction]
+    return {
+        layout.path: layout.instruction
+        or (
+            instruction_of(layout.env_name)
+            if unnamed.count(layout.env_name) < 2
+            else instruction_from_name(layout.path.stem)
+        )
+        for layout in layouts
+    }
+
+
+def _state_keys(observed: Any) -> list[str]:
+    robots = sorted({key.split("_", 1)[0] for key in observed if re.match(r"robot\d+_", key)})
+    keys = [f"{robot}_{part}" for robot in robots for part in ROBOMIMIC_STATE] or list(LIBERO_STATE)
+    return [key for key in keys if key in observed]
+
+
+def obs_key(camera: str) -> str:
+    """Return a camera's key under `obs`: the mask of `agentview_image` is called `agentview_mask` there."""
+    return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
+
+
+def _is_image(values: Any, channels: int) -> bool:
+    return _holds_numbers(values) and values.ndim == 4 and values.shape[-1] == channels and values.dtype == "uint8"

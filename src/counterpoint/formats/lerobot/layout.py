@@ -1,0 +1,322 @@
+"""The files of a LeRobot data set: `meta/info.json`, and the location of every episode.
+
+Format v3.0 keeps many episodes in one parquet and one mp4 file (`meta/episodes` says where), v2.1 one episode in each
+(metadata in JSON lines). Nothing in the metadata is trusted: a path that leaves the data set's folder is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole, read_bytes
+from counterpoint.formats.lerobot.tables import HINT, damaged, read_table, reading
+
+INFO = "meta/info.json"
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+ACTION, STATE, IMAGES = "action", "observation.state", "observation.images."
+ENVIRONMENT = "observation.environment_state"
+REWARD, SUCCESS = "next.reward", "next.success"
+TOLERANCE = 1e-4
+"""Seconds by which the step between two timestamps may differ from 1/fps."""
+
+_KNOWN = {
+    *("codebase_version", "fps", "features", "total_episodes", "total_frames", "total_tasks", "total_videos"),
+    *("total_chunks", "chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path"),
+    *("robot_type", "splits", "tools", "storage_format", "counterpoint"),
+}
+_FIELD = re.compile(r"\{(chunk_index|file_index|episode_chunk|episode_index|video_key)(:0?\d?d)?\}")
+_SUCCESS = f"stats/{SUCCESS}/max"
+_DATA = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+_VIDEO = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+_TRUST = "do not use this data set unless you trust it; keep its files and paths in its folder"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column: its dtype (`video`, `image`, `string` or a numpy name) and the shape of one row's value."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    is_depth: bool
+
+
+@dataclass(frozen=True)
+class Info:
+    """`meta/info.json`, checked."""
+
+    version: tuple[int, int]  # (3, 0) or (2, 1)
+    fps: float
+    episodes: int  # of the whole data set
+    features: Mapping[str, Feature]
+    splits: Mapping[str, tuple[int, int]]  # name -> first episode and the one after its last
+    data_path: str  # template of the parquet files' paths
+    video_path: str  # template of the video files' paths; empty without video
+    chunk: int  # number of files (v3.0) or episodes (v2.1) a chunk folder
+    raw: Mapping[str, Any]  # the whole file
+
+    @property
+    def cameras(self) -> dict[str, str]:
+        """Short camera name -> feature key, depth maps left out."""
+        keys = [k for k, f in self.features.items() if f.dtype in ("video", "image") and not f.is_depth]
+        return {k.removeprefix(IMAGES).removeprefix("observation."): k for k in keys}
+
+    @property
+    def video_keys(self) -> list[str]:
+        """Feature keys of the cameras kept as video."""
+        return [key for key in self.cameras.values() if self.features[key].dtype == "video"]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSpan:
+    """An episode's frames in a video file: number of the first; least and most frames of the whole file."""
+
+    path: Path
+    first: int
+    frames: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLocation:
+    """The location of one episode."""
+
+    number: int  # `episode_index`
+    length: int
+    instruction: str
+    success: bool | None  # whether any step reports success, where the metadata say
+    data: Path  # the parquet file
+    row: int  # the first row there
+    rows: int  # number of rows the whole file must have
+    videos: Mapping[str, VideoSpan]  # by feature key
+
+
+def read_info(root: Path) -> Info:
+    """Read and check `meta/info.json`.
+
+    Raises:
+        BadInputError: When it is missing, malformed, of another version or of unknown storage, or a file of `meta`
+            lies outside the folder.
+    """
+    path = root / INFO
+    for file in (root / "meta", *(root / "meta").rglob("*")):
+        _require_inside(root, file)
+    with reading(path, "a readable JSON file"):
+        raw = json.loads(read_bytes(path))
+    require(isinstance(raw, dict), path, type(raw).__name__, "a JSON object", HINT)
+    lance = raw.get("storage_format") == "lance"
+    require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it to parquet with lerobot")
+    version = re.fullmatch(r"v(3)\.(\d+)|v(2)\.([01])", str(raw.get("codebase_version")))
+    found, hint = f"codebase_version {raw.get('codebase_version')!r}", "convert it with lerobot"
+    require(version, path, found, "v3.0 or v2.1", hint)
+    assert version is not None
+    for key in sorted(raw.keys() - _KNOWN):
+        _warn_once(f"{path}: unknown key {key!r} is ignored")
+    with reading(path, "the keys of a LeRobot data set"):
+        splits = [(name, str(text).split(":")) for name, text in as_mapping(raw.get("splits") or {}).items()]
+        info = Info(
+            version=(int(version[1] or version[3]), int(version[2] or version[4])),
+            fps=as_number(raw["fps"]),
+            episodes=as_whole(raw["total_episodes"]),
+            features={str(name): _feature(entry) for name, entry in as_mapping(raw["features"]).items()},
+            splits={str(name): (int(a), int(b)) for name, (a, b) in splits},
+            data_path=str(raw["data_path"]),
+            video_path=str(raw.get("video_path") or ""),
+            chunk=as_whole(raw.get("chunks_size") or 1000),
+            raw=raw,
+        )
+    good = 0 < info.fps < math.inf and info.chunk >= 1
+    require(good, path, f"fps {info.fps}, chunks_size {info.chunk}", "above 0", HINT)
+    return info
+
+
+def _feature(value: object) -> Feature:
+    entry = as_mapping(value)
+    details = as_mapping(entry.get("info") or entry.get("video_info") or {})
+    shape = tuple(map(as_whole, as_list(entry["shape"])))
+    return Feature(str(entry["dtype"]), shape, bool(details.get("video.is_depth_map")))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _log.warning(text)
+
+
+def _require_inside(root: Path, path: Path) -> None:
+    """Refuse a link that leaves the data set's folder, but for those of the Hub's own cache (snapshots -> blobs)."""
+    home = root.resolve()
+    allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+    try:
+        inside = any(path.resolve().is_relative_to(folder) for folder in allowed)
+    except (OSError, RuntimeError, ValueError):  # a loop of links; no path at all
+        inside = False
+    require(inside, path, "a link that leaves the data set's folder", "a path inside it", _TRUST)
+
+
+def _path(root: Path, template: str, **fields: int | str) -> Path:
+    """Fill in a path template of `meta/info.json`; the path must stay inside the data set's folder."""
+    try:
+        known = not re.search(r"[{}]", _FIELD.sub("", template))
+        relative = PurePosixPath(template.format(**fields) if known else "")
+    except (KeyError, ValueError):
+        relative = PurePosixPath()
+    if not relative.name or relative.is_absolute() or ".." in relative.parts:
+        found = f"the path {template!r}" + (f" with {fields['video_key']!r}" if "video_key" in fields else "")
+        raise BadInputError(root / INFO, found, "a path inside the data set's folder", _TRUST)
+    _require_inside(root, root / relative)
+    return root / relative
+
+
+def locate(root: Path, info: Info) -> list[EpisodeLocation]:
+    """Return the location of each episode, in order of `episode_index`.
+
+    Raises:
+        BadInputError: When metadata are missing, malformed or contradictory, or a path leaves the folder.
+    """
+    return (_locate_v21 if info.version[0] == 2 else _locate_v30)(root, info)
+
+
+def _instruction(where: Path, tasks: Sequence[Any]) -> str:
+    """Return an episode's task in words; of several, the first, with one warning a file."""
+    if len(tasks) > 1:
+        _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
+    return str(tasks[0]) if tasks else ""
+
+
+def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
+    path, stats = root / "meta/episodes.jsonl", root / "meta/episodes_stats.jsonl"
+    success: dict[int, bool] = {}
+    if stats.exists():  # absent before v2.1
+        with reading(stats, "statistics of each episode"):
+            for line in json_lines(stats):
+                if entry := as_mapping(line.get("stats", {})).get(SUCCESS):
+                    success[as_whole(line["episode_index"])] = bool(as_list(as_mapping(entry)["max"])[0])
+    locations = []
+    for line in json_lines(path):
+        with reading(path, "episode_index, length and tasks"):
+            episode, length, tasks = as_whole(line["episode_index"]), as_whole(line["length"]), as_list(line["tasks"])
+        require(1 <= length < 2**31, path, f"episode {episode} of length {length}", "at least one step", HINT)
+        at = {"episode_chunk": episode // info.chunk, "episode_index": episode}
+        span = (length, length)
+        videos = {k: VideoSpan(_path(root, info.video_path, video_key=k, **at), 0, span) for k in info.video_keys}
+        data, words = _path(root, info.data_path, **at), _instruction(path, tasks)
+        locations.append(EpisodeLocation(episode, length, words, success.get(episode), data, 0, length, videos))
+    return sorted(locations, key=lambda location: location.number)
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of one JSON object a line."""
+    with reading(path, "one JSON object a line"):
+        lines = [json.loads(text) for text in read_bytes(path).decode().splitlines() if text.strip()]
+    for number, line in enumerate(lines, start=1):
+        require(isinstance(line, dict), path, f"line {number}: {line!r:.40}", "one JSON object a line", HINT)
+    return lines
+
+
+def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
+    folder, keys = root / "meta/episodes", info.video_keys
+    wanted = ["episode_index", "length", *_DATA, *(f"videos/{key}/{name}" for key in keys for name in _VIDEO)]
+    files = [_read_episodes(path, wanted, info.fps) for path in sorted(folder.glob("*/*.parquet"))]
+    columns = {name: np.concatenate([file[name] for file in files]) if files else np.zeros(0, int) for name in wanted}
+    tasks, success = ([entry for file in files for entry in file[name]] for name in ("tasks", _SUCCESS))
+    order = np.argsort(columns["episode_index"], kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    starts, lengths = columns["dataset_from_index"], columns["length"]
+    rows = _spans(root, info.data_path, columns, "data", starts, lengths)
+    firsts = {key: np.rint(columns[f"videos/{key}/from_timestamp"] * info.fps).astype(np.int64) for key in keys}
+    spans = {}
+    for key, first in firsts.items():
+        spans[key] = _spans(root, info.video_path, columns, f"videos/{key}", first, lengths, video_key=key)
+        last = np.rint(columns[f"videos/{key}/to_timestamp"] * info.fps).astype(np.int64)
+        np.maximum.at(spans[key].most, spans[key].file, last)  # a file may be as long as its timestamps say, too
+    return [
+        EpisodeLocation(
+            number=int(columns["episode_index"][at]),
+            length=int(lengths[at]),
+            instruction=_instruction(folder, tasks[source]),
+            success=bool(success[source][0]) if success[source] else None,
+            data=rows.paths[file := rows.file[at]],
+            row=int(starts[at] - rows.first[file]),
+            rows=int(rows.end[file] - rows.first[file]),
+            videos={key: span.video(at, int(firsts[key][at])) for key, span in spans.items()},
+        )
+        for at, source in enumerate(order.tolist())
+    ]
+
+
+def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
+    """Read a file of `meta/episodes`: numbers as arrays, tasks and success as lists."""
+    table = read_table(path, [*wanted, "tasks", _SUCCESS])
+    for name in [*wanted, "tasks"]:
+        sound = name in table.column_names and _is_sound(name, table[name], fps)
+        require(sound, path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode", HINT)
+    with reading(path):
+        columns: dict[str, Any] = {name: table[name].to_numpy() for name in wanted}
+        columns["tasks"] = table["tasks"].to_pylist()
+        known = _SUCCESS in table.column_names
+        columns[_SUCCESS] = table[_SUCCESS].to_pylist() if known else [None] * len(table)
+        columns[_SUCCESS] = [entry and as_list(entry) for entry in columns[_SUCCESS]]
+    starts, ends, lengths = (columns[name] for name in ("dataset_from_index", "dataset_to_index", "length"))
+    for at in np.flatnonzero((lengths < 1) | (ends - starts != lengths))[:1]:
+        found = f"episode {columns['episode_index'][at]} of length {lengths[at]} in rows {starts[at]} to {ends[at]}"
+        raise damaged(path, found, "a length above 0 equal to the number of rows")
+    return columns
+
+
+def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
+    """Return whether every episode has a value, of the kind the column is for."""
+    kind = column.type
+    if column.null_count:
+        return False
+    if name == "tasks":
+        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    if name.endswith("timestamp"):
+        return bool(pa.types.is_floating(kind) and (np.abs(column.to_numpy()) * fps < 2**53).all())
+    return bool(pa.types.is_integer(kind) and (column.to_numpy() < 2**53).all() and (column.to_numpy() >= 0).all())
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Shared files: their paths, first start and last end; the file of each episode; the most frames of each file."""
+
+    paths: list[Path]
+    first: Array
+    end: Array
+    file: Array
+    most: Array
+
+    def video(self, episode: int, first: int) -> VideoSpan:
+        file = self.file[episode]
+        return VideoSpan(self.paths[file], first, (int(self.end[file]), int(self.most[file])))
+
+
+def _spans(
+    root: Path, template: str, columns: Mapping[str, Array], prefix: str, starts: Array, lengths: Array, **fields: str
+) -> _Spans:
+    """Group episodes by file; those of one file must not overlap."""
+    pairs = np.stack([columns[f"{prefix}/chunk_index"], columns[f"{prefix}/file_index"]], axis=1)
+    unique, file = np.unique(pairs, axis=0, return_inverse=True)
+    paths = [_path(root, template, chunk_index=c, file_index=f, **fields) for c, f in unique.tolist()]
+    file, ends = file.reshape(-1), starts + lengths
+    order = np.lexsort((starts, file))
+    before, after = order[:-1], order[1:]
+    for at in np.flatnonzero((file[before] == file[after]) & (starts[after] < ends[before]))[:1]:
+        found = f"an episode from {starts[after[at]]}, inside another that ends at {ends[before[at]]}"
+        raise damaged(paths[file[after[at]]], found, "metadata whose episodes do not overlap")
+    first, end = np.full(len(paths), np.iinfo(np.int64).max), np.zeros(len(paths), np.int64)
+    np.minimum.at(first, file, starts)
+    np.maximum.at(end, file, ends)
+    return _Spans(paths, first, end, file, end.copy())

@@ -1,0 +1,160 @@
+"""The reader of LeRobot data sets, v3.0 and v2.1, without `lerobot`.
+
+Frames are addressed by their number inside the video file, never by time: the first frame of an episode
+is number round(from_timestamp * fps), and step t is t frames further on. Every read compares the files with the
+metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.base import Reader
+from counterpoint.formats.boundary import read_bytes
+from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.layout import EpisodeLocation
+from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, file_key, from_png, read_rows
+from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.video import probe_video, read_frames
+
+_FEATURES = {
+    "actions": layout.ACTION,
+    "state": layout.STATE,
+    "environment_state": layout.ENVIRONMENT,
+    "rewards": layout.REWARD,
+}
+_vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
+"""Actions, states and rewards of the episodes read last, by all stores of this process together."""
+
+
+class LeRobotStore(Reader):
+    """Episodes of a LeRobot folder; nothing is decoded in advance.
+
+    An episode counts as a success when `next.success` is true at any of its steps. Features this library
+    has no use for are left alone. `frames` accepts a camera's short name or its whole feature key.
+
+    Args:
+        root: The data set's folder.
+        split: A split of `meta/info.json`, such as "train"; by default every episode.
+
+    Raises:
+        BadInputError: When metadata are missing, malformed or of an unknown version, a path or link leaves the
+            folder, a file is missing, or there is no such split.
+    """
+
+    def __init__(self, root: str | Path, *, split: str | None = None) -> None:
+        self.root = Path(root)
+        self.info = layout.read_info(self.root)
+        locations = layout.locate(self.root, self.info)
+        numbers = [location.number for location in locations]
+        good = len(numbers) == self.info.episodes and numbers == list(range(len(numbers)))
+        expected = f"{self.info.episodes}, as {layout.INFO} says"
+        require(good, self.root / "meta", f"{len(numbers)} episodes, numbered {numbers[:3]} ...", expected, HINT)
+        first, last = self._range(split)
+        self._locations = tuple(locations[first:last])
+        for path in self._media:
+            require(path.is_file(), path, "no such file", "a file that the metadata name", HINT)
+        self.names = [f"{location.data}, episode {location.number}" for location in self._locations]
+        self._keys = self.info.cameras
+        self.cameras = tuple(self._keys)
+        fps = self.info.fps
+        self.episodes = tuple(EpisodeInfo(at.length, at.instruction, fps, self._success(at)) for at in self._locations)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the metadata's content and name, size and time of change of every other file."""
+        digest = hashlib.sha256(repr([location.number for location in self._locations]).encode())
+        for path in sorted(p for p in (self.root / "meta").rglob("*") if p.is_file()):
+            digest.update(path.relative_to(self.root).as_posix().encode() + read_bytes(path))
+        for path in self._media:
+            _, size, changed = file_key(path)
+            digest.update(f"{path.relative_to(self.root)}|{size}|{changed}|".encode())
+        return digest.hexdigest()
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return uint8 [N, H, W, 3]; see `Reader.frames`."""
+        short = {key: name for name, key in self._keys.items()}
+        return super().frames(episode, indices, short.get(camera or "", camera))
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3] from a video, or from images in the parquet file."""
+        at, key = self._locations[episode], self._keys[camera]
+        if key in at.videos:
+            video, (least, most) = at.videos[key], at.videos[key].frames
+            count = probe_video(video.path).frames
+            require(least <= count <= most, video.path, f"{count} frames", f"{least}, as the metadata say", HINT)
+            return read_frames(video.path, video.first + steps)
+        wanted, inverse = np.unique(steps if len(steps) else [0], return_inverse=True)
+        start = int(wanted[0])
+        column = self._rows(at, [key], start, int(wanted[-1]) + 1 - start)[key]
+        images = from_png(at.data, column.take(pa.array(wanted - start)))
+        sizes = {image.shape for image in images}
+        require(len(sizes) == 1, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
+        return np.stack(images)[inverse[: len(steps)]]
+
+    def timestamps(self, episode: int) -> Array:
+        """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""
+        at, fps = self._locations[episode], self.info.fps
+        stored = self._checked(at)["timestamp"][:, 0].astype(np.float64)
+        off = np.abs(np.diff(stored) - 1 / fps)
+        rounding = 2 * float(np.finfo(np.float32).eps) * float(np.abs(stored).max())
+        if len(off) and not off.max() <= layout.TOLERANCE + rounding:
+            found = f"a step of {np.diff(stored)[off.argmax()]:.6f} s in episode {at.number}"
+            raise BadInputError(at.data, found, f"1/{fps:g} s within {layout.TOLERANCE} s", "write frame_index / fps")
+        return super().timestamps(episode)
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return the feature of an action, a state or a reward, if the data set has it."""
+        at, feature = self._locations[episode], _FEATURES[name]
+        if feature not in self.info.features:
+            return None
+
+        def read() -> tuple[Array, int]:
+            values = self._checked(at, feature)[feature]
+            return values, values.nbytes
+
+        return _vectors.get((file_key(at.data), at.number, feature), read)
+
+    def _checked(self, at: EpisodeLocation, *wanted: str) -> dict[str, Array]:
+        """Return columns of the episode once its rows prove to be its own."""
+        known = [name for name in (layout.ACTION, layout.STATE) if name in self.info.features]
+        names = list(dict.fromkeys([*wanted, *known]))
+        table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)
+        columns = {name: as_matrix(at.data, table, name) for name in table.column_names}
+        own = (columns["episode_index"] == at.number).all()
+        own = own and (columns["frame_index"][:, 0] == np.arange(at.length)).all()
+        expected = f"{at.length} rows from row {at.row}"
+        require(own, at.data, f"other rows where episode {at.number} should be", expected, HINT)
+        return columns
+
+    def _rows(self, at: EpisodeLocation, names: list[str], first: int, count: int) -> pa.Table:
+        rows = count_rows(at.data)
+        require(rows == at.rows, at.data, f"{rows} rows", f"{at.rows}, as the metadata say", HINT)
+        return read_rows(at.data, at.row + first, count, names)
+
+    def _success(self, at: EpisodeLocation) -> bool | None:
+        if at.success is not None or layout.SUCCESS not in self.info.features:
+            return at.success
+        return bool(as_matrix(at.data, self._rows(at, [layout.SUCCESS], 0, at.length), layout.SUCCESS).any())
+
+    def _range(self, split: str | None) -> tuple[int, int]:
+        if split is None:
+            return 0, self.info.episodes
+        known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
+        require(split in known, f"{self.root}, split", repr(split), f"one of {sorted(known)}", "name one of them")
+        first, last = known[split]
+        require(0 <= first < last <= total, where, f"split {split!r} as {first}:{last}", f"some of the {total}", HINT)
+        return first, last
+
+    @cached_property
+    def _media(self) -> list[Path]:
+        """Every parquet and media file of the chosen episodes."""
+        videos = {video.path for location in self._locations for video in location.videos.values()}
+        return sorted({location.data for location in self._locations} | videos)

@@ -1,0 +1,170 @@
+"""Columns of LeRobot's parquet tables as arrays and images, and back.
+
+Tables are read a row group at a time; the last groups and open files are kept within a bound, however large the
+data set.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from PIL import Image
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.boundary import MOST_BYTES, decode_image, parsing, require_size
+from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.remote import opened
+
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+HINT = "copy or download the data set again"
+CHECKED = {"write_page_checksum": True}
+"""Options of every parquet file that is written: pages have checksums, which reading compares where there are any."""
+
+
+def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
+    """Return the error for files that contradict themselves or each other."""
+    return BadInputError(where, found, expected, HINT)
+
+
+def reading(path: Path, expected: str = "a whole parquet file") -> AbstractContextManager[None]:
+    """Turn every error on a damaged table or tree into `BadInputError`."""
+    return parsing(path, expected, HINT)
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a whole parquet file, or those of `columns` it has."""
+    with reading(path), pq.ParquetFile(opened(path), page_checksum_verification=True) as file:
+        names = file.schema_arrow.names
+        present = names if columns is None else [name for name in columns if name in names]
+        _check_sizes(path, file.metadata, range(file.num_row_groups), len(present))
+        return file.read(columns=present, use_threads=False)
+
+
+def _check_sizes(path: Path, metadata: pq.FileMetaData, groups: Iterable[int], columns: int) -> None:
+    """Refuse row groups that claim more than can be read at once, of which a page may repeat one value.
+
+    Sizes of single columns would be exact, but pyarrow ends the process over those of a damaged footer.
+    """
+    rows = 0
+    for group in map(metadata.row_group, groups):
+        require_size(path, group.total_byte_size, 2 * MOST_BYTES)
+        rows += group.num_rows
+    require_size(path, 8 * rows * columns)
+
+
+def count_rows(path: Path) -> int:
+    """Return the number of rows of a parquet file, from its footer."""
+    return int(_own(file_key(path)).starts[-1])
+
+
+def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
+    """Read rows `first` to `first + count - 1` of some columns."""
+    key = file_key(path)
+    opened = _own(key)
+    rows, missing = int(opened.starts[-1]), sorted(set(columns) - opened.columns)
+    require(first + count <= rows, path, f"{rows} rows", f"at least {first + count}, as the metadata say", HINT)
+    require(not missing, path, f"no column {', '.join(map(repr, missing))}", "the features of meta/info.json", HINT)
+    start, stop = np.searchsorted(opened.starts, [first, first + count - 1], side="right") - 1
+    groups = [_group(key, group, tuple(columns)) for group in range(start, stop + 1)]
+    return pa.concat_tables(groups).slice(first - int(opened.starts[start]), count)
+
+
+FileKey = tuple[str, int, int]
+
+
+def file_key(path: Path) -> FileKey:
+    """Return path, size and time of change: a rewritten file is another file."""
+    with reading(path):
+        status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An open file, its columns, and the number of rows before each row group and in all."""
+
+    file: pq.ParquetFile
+    columns: frozenset[str]
+    starts: Array
+
+
+def _own(key: FileKey) -> _Opened:
+    """Return a file as this thread has opened it: threads that read one open parquet file crash."""
+    return _opened(key, threading.get_ident())
+
+
+@lru_cache(maxsize=32)
+def _opened(key: FileKey, thread: int) -> _Opened:
+    with reading(Path(key[0])):
+        file = pq.ParquetFile(opened(key[0]), page_checksum_verification=True)
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        return _Opened(file, frozenset(file.schema_arrow.names), np.cumsum([0, *sizes]))
+
+
+_groups: LRUCache[pa.Table] = LRUCache(limit=256 * 1024**2)
+
+
+def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
+    def read() -> tuple[pa.Table, int]:
+        with reading(Path(key[0])):
+            file = _own(key).file
+            _check_sizes(Path(key[0]), file.metadata, [group], len(columns))
+            table = file.read_row_group(group, columns=list(columns), use_threads=False)
+        return table, table.nbytes
+
+    return _groups.get((key, group, columns), read)
+
+
+def as_column(values: Array) -> pa.Array:
+    """Return [T, n] as LeRobot keeps it: a list of fixed length, or plain numbers where n is 1."""
+    if values.shape[1] == 1:
+        return pa.array(values[:, 0])
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
+    """Return (nested) lists of numbers, all of one length, as [T, n]: the reverse of `as_column`."""
+    with reading(where, f"lists of numbers in {name!r}"):
+        values = table[name].combine_chunks()
+        while pa.types.is_nested(values.type):
+            lengths = pc.list_value_length(values)
+            same = not values.null_count and len(pc.unique(lengths)) <= 1
+            require(same, where, f"lists of several lengths in {name!r}", "one length", HINT)
+            values = values.flatten()
+        kind = values.type
+        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        require(numbers, where, f"{kind} in {name!r}", "numbers", HINT)
+        return cast(Array, values.to_numpy(zero_copy_only=False).reshape(len(table), -1))
+
+
+def as_png(frames: Array) -> pa.Array:
+    """Return uint8 [T, H, W, 3] as the struct of bytes and path that `datasets` reads as an image."""
+    rows = []
+    for number, frame in enumerate(frames):
+        png = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(frame)).save(png, format="png", compress_level=1)
+        rows.append({"bytes": png.getvalue(), "path": f"frame-{number:06d}.png"})
+    return pa.array(rows, type=_IMAGE)
+
+
+def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
+    """Return the images uint8 [H, W, 3] of structs with encoded bytes: the reverse of `as_png`."""
+    decoded = []
+    for entry in images.to_pylist():
+        content = entry.get("bytes") if isinstance(entry, dict) else None
+        if not isinstance(content, bytes):
+            raise damaged(where, "an image without bytes", "encoded images inside the parquet file")
+        decoded.append(decode_image(where, content))
+    return decoded

@@ -1,0 +1,476 @@
+"""Write a LeRobot v3.0 data set, which `lerobot` opens as its own.
+
+Episodes are appended to parquet files and, camera by camera, to mp4 files until a file has reached its size.
+All of it is built in a temporary folder beside the target and renamed when it is complete.
+
+LeRobot keeps statistics of every feature, of one episode and of the whole data set: min, max, mean, std, count and the
+quantiles q01 to q99. Those of images are per channel in [0, 1], shape (3, 1, 1), from a sample of frames and pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import Array, Episode
+from counterpoint.errors import BadInputError, require
+from counterpoint.files import Beside
+from counterpoint.formats.base import require_new
+from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.tables import CHECKED, as_column, as_matrix, as_png, read_table
+from counterpoint.formats.video import Codec, encode_video, probe_video, read_frames, remux
+
+
+class _DataFiles:
+    """The parquet files under `data/`, one row group an episode; a file of `limit` bytes takes no further episode."""
+
+    def __init__(self, folder: Path, limit: float, chunk: int) -> None:
+        self._folder, self._limit, self._chunk = folder, limit, chunk
+        self._writer: pq.ParquetWriter | None = None
+        self._sink: pa.NativeFile | None = None
+        self.paths: list[Path] = []
+
+    def append(self, rows: pa.Table) -> tuple[int, int]:
+        """Write an episode; return its chunk and file."""
+        if self._writer is None:
+            chunk, file = divmod(len(self.paths), self._chunk)
+            path = self._folder / layout.DATA_PATH.format(chunk_index=chunk, file_index=file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.paths.append(path)
+            self._sink = pa.OSFile(str(path), "wb")
+            self._writer = pq.ParquetWriter(self._sink, rows.schema, **CHECKED)
+        self._writer.write_table(rows)
+        if self._sink is not None and self._sink.tell() >= self._limit:
+            self.close()
+        return divmod(len(self.paths) - 1, self._chunk)
+
+    def close(self) -> None:
+        """Complete the open file."""
+        if self._writer is not None and self._sink is not None:
+            self._writer.close()
+            self._sink.close()
+        self._writer = self._sink = None
+
+
+class _VideoTrack:
+    """The mp4 files of one camera, the feature `key`; a file of `limit` bytes takes no further episode."""
+
+    def __init__(self, folder: Path, key: str, fps: int, limit: float, chunk: int) -> None:
+        self._folder, self._key, self._fps, self._limit, self._chunk = folder, key, fps, limit, chunk
+        self._parts: list[Path] = []
+        self._bytes = self._frames = self._file = 0
+        self._staging = folder / "parts" / key
+        self._staging.mkdir(parents=True)
+
+    def new_part(self, episode: int) -> Path:
+        """Return the path of an episode's own mp4 file, to be written before `append`."""
+        return self._staging / f"episode-{episode:06d}.mp4"
+
+    def append(self, part: Path, length: int) -> dict[str, Any]:
+        """Take an episode's file of `length` frames; return its location as columns of `meta/episodes`."""
+        chunk, file = divmod(self._file, self._chunk)
+        start, end = self._frames / self._fps, (self._frames + length) / self._fps
+        self._parts.append(part)
+        self._bytes += part.stat().st_size
+        self._frames += length
+        if self._bytes >= self._limit:
+            self.close()
+        location = {"chunk_index": chunk, "file_index": file, "from_timestamp": start, "to_timestamp": end}
+        return {f"videos/{self._key}/{name}": value for name, value in location.items()}
+
+    def close(self) -> None:
+        """Join the gathered parts into the next file."""
+        if self._parts:
+            remux(self._parts, self._path(self._file))
+            for part in self._parts:
+                part.unlink()
+            self._file += 1
+        self._parts = []
+        self._bytes = self._frames = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Return the feature's `info` in `meta/info.json`, read from the first file."""
+        with av.open(str(self._path(0))) as container:
+            stream = container.streams.video[0]
+            return {
+                "video.height": stream.height,
+                "video.width": stream.width,
+                "video.codec": stream.codec_context.codec.canonical_name,
+                "video.pix_fmt": stream.codec_context.pix_fmt,
+                "video.is_depth_map": False,
+                "video.fps": self._fps,
+                "video.channels": 3,
+                "has_audio": False,
+            }
+
+    def _path(self, number: int) -> Path:
+        chunk, file = divmod(number, self._chunk)
+        return self._folder / layout.VIDEO_PATH.format(video_key=self._key, chunk_index=chunk, file_index=file)
+
+
+def _write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
+    """Write `meta/tasks.parquet` as pandas writes a frame whose index is named "task"."""
+    table = pa.table({"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())})
+    kinds = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, (kind, numpy) in kinds.items()
+    ]
+    pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
+    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path, **CHECKED)
+
+
+_QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+_FRAMES, _SIDE = 16, 112  # frames an episode, and pixels a side, that statistics look at
+
+
+def vector_stats(values: Array) -> dict[str, list[Any]]:
+    """Return statistics over the rows of [N, n]; min and max keep the dtype."""
+    wide = values.astype(np.float64)
+    stats = {
+        "min": values.min(axis=0).tolist(),
+        "max": values.max(axis=0).tolist(),
+        "mean": wide.mean(axis=0).tolist(),
+        "std": wide.std(axis=0).tolist(),
+        "count": [len(values)],
+    }
+    quantiles = np.quantile(wide, list(_QUANTILES.values()), axis=0)
+    return stats | {name: row.tolist() for name, row in zip(_QUANTILES, quantiles, strict=True)}
+
+
+def sampled_steps(length: int) -> NDArray[np.int64]:
+    """Return the steps whose images enter statistics: all of a short episode, else some evenly spaced."""
+    return np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).astype(np.int64))
+
+
+class PixelCounts:
+    """A histogram of the 256 values of each channel: enough for all statistics, and histograms add up."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.counts = np.zeros((3, 256), dtype=np.int64)
+
+    def add(self, frames: Array) -> None:
+        """Count the pixels of uint8 [N, H, W, 3], every second, third ... of large images."""
+        stride = max(1, min(frames.shape[1:3]) // _SIDE)
+        self.frames += len(frames)
+        for channel, counts in enumerate(self.counts):
+            counts += np.bincount(frames[:, ::stride, ::stride, channel].ravel(), minlength=256)
+
+    def merge(self, other: PixelCounts) -> None:
+        """Add another's counts."""
+        self.frames += other.frames
+        self.counts += other.counts
+
+    def stats(self) -> dict[str, list[Any]]:
+        """Return the statistics; `count` is the number of frames counted."""
+        levels = np.arange(256) / 255
+        share = self.counts / self.counts.sum(axis=1, keepdims=True)
+        mean = share @ levels
+        variance = share @ levels**2 - mean**2
+        reached = share.cumsum(axis=1)
+        rows = {
+            "min": [levels[row.nonzero()[0][0]] for row in self.counts],
+            "max": [levels[row.nonzero()[0][-1]] for row in self.counts],
+            "mean": mean,
+            "std": np.sqrt(np.maximum(variance, 0)),
+            **{name: [levels[np.searchsorted(r, q - 1e-12)] for r in reached] for name, q in _QUANTILES.items()},
+        }
+        shaped = {name: np.asarray(row).reshape(3, 1, 1).tolist() for name, row in rows.items()}
+        return {**shaped, "count": [self.frames]}
+
+
+_MB = 1024**2
+_COUNTERS = ("frame_index", "episode_index", "index", "task_index")
+
+
+def _vectors(episode: Episode) -> dict[str, Array | None]:
+    return {layout.ACTION: episode.actions, layout.STATE: episode.state, layout.ENVIRONMENT: episode.environment_state}
+
+
+class LeRobotWriter:
+    """Writes episodes into a new folder, which exists only after `finalize`.
+
+    Success is kept as the feature `next.success`, true at the last step of a successful episode, and rewards as
+    `next.reward`; each exists if the first episode has it. The format has no room for masks and terminal frames.
+
+    Args:
+        root: The folder to write; it must not exist.
+        fps: Frames a second, a whole number.
+        cameras: Camera name -> (height, width); `top` becomes the feature `observation.images.top`.
+        action_dim: A, or `None` without actions.
+        state_dim: S, or `None` without proprioception.
+        environment_dim: E, or `None` without a state of the surroundings.
+        robot_type: The robot's name for readers.
+        info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
+        image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
+        codec: The video codec.
+        data_files_size_in_mb: A parquet file of this size takes no further episode.
+        video_files_size_in_mb: An mp4 file of this size takes no further episode.
+        chunks_size: Files a chunk folder.
+
+    Raises:
+        BadInputError: When the folder exists or fps is no whole number.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        fps: float,
+        cameras: Mapping[str, tuple[int, int]],
+        action_dim: int | None,
+        state_dim: int | None,
+        environment_dim: int | None = None,
+        robot_type: str,
+        info: Mapping[str, Any] | None = None,
+        image_cameras: Sequence[str] = (),
+        codec: Codec = "libx264",
+        data_files_size_in_mb: float = 100,
+        video_files_size_in_mb: float = 200,
+        chunks_size: int = 1000,
+    ) -> None:
+        self.root = Path(root)
+        require(fps == int(fps) and fps > 0, "fps", f"{fps:g}", "a whole number above 0", "resample the video")
+        require_new(self.root)
+        self._folder = Beside(self.root)
+        self._build = Path(self._folder.name) / "dataset"
+        (self._build / "meta/episodes/chunk-000").mkdir(parents=True)
+        self._fps, self._cameras, self._codec = int(fps), dict(cameras), codec
+        self._dims = {layout.ACTION: action_dim, layout.STATE: state_dim, layout.ENVIRONMENT: environment_dim}
+        self._images = [name for name in cameras if name in image_cameras]
+        sizes = {"data_files_size_in_mb": data_files_size_in_mb, "video_files_size_in_mb": video_files_size_in_mb}
+        about = {"counterpoint": dict(info or {})}
+        self._info = {"robot_type": robot_type, "chunks_size": chunks_size, **sizes, **about}
+        self._tracks = {
+            name: _VideoTrack(self._build, _key(name), self._fps, video_files_size_in_mb * _MB, chunks_size)
+            for name in cameras
+            if name not in self._images
+        }
+        self._data = _DataFiles(self._build, data_files_size_in_mb * _MB, chunks_size)
+        self._pixels = {name: PixelCounts() for name in cameras}
+        self._tasks: dict[str, int] = {}
+        self._episodes: list[dict[str, Any]] = []
+        self._frames = 0
+        self._known: dict[str, bool] = {}
+
+    def add_episode(self, episode: Episode, videos: Mapping[str, Path] | None = None) -> None:
+        """Append one episode.
+
+        Args:
+            episode: With frames of every camera that is not in `videos`.
+            videos: Camera name -> the episode's T frames already encoded; copied, not encoded again.
+
+        Raises:
+            BadInputError: When the episode does not fit what the writer was made for.
+        """
+        videos = videos or {}
+        self._check(episode, videos)
+        number, length = len(self._episodes), len(episode)
+        meta: dict[str, Any] = {"episode_index": number, "tasks": [episode.instruction], "length": length}
+        columns = self._columns(episode)
+        table = {name: as_column(values) for name, values in columns.items()}
+        stats = {name: vector_stats(values) for name, values in columns.items()}
+        picked = sampled_steps(length)
+        for name in self._cameras:
+            pixels = PixelCounts()
+            pixels.add(read_frames(videos[name], picked) if name in videos else episode.frames[name][picked])
+            self._pixels[name].merge(pixels)
+            stats[_key(name)] = pixels.stats()
+            if name in self._images:
+                table[_key(name)] = as_png(episode.frames[name])
+        chunk, file = self._data.append(pa.table(table, metadata=self._hub_metadata(columns)))
+        meta |= {"data/chunk_index": chunk, "data/file_index": file}
+        meta |= {"dataset_from_index": self._frames, "dataset_to_index": self._frames + length}
+        for name, track in self._tracks.items():
+            part = track.new_part(number)
+            if name in videos:
+                shutil.copyfile(videos[name], part)
+            else:
+                encode_video(part, episode.frames[name], self._fps, codec=self._codec)
+            meta |= track.append(part, length)
+        for name, entry in stats.items():
+            meta |= {f"stats/{name}/{kind}": value for kind, value in entry.items()}
+        meta |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+        self._episodes.append(meta)
+        self._frames += length
+
+    def finalize(self, splits: Mapping[str, str] | None = None) -> None:
+        """Complete the data set and move it to its path.
+
+        Args:
+            splits: Split name -> "a:b", episodes a to b-1; by default all are "train".
+
+        Raises:
+            BadInputError: When there is no episode, a split is malformed, or the folder exists by now.
+        """
+        total = len(self._episodes)
+        require(total > 0, self.root, "no episode", "at least one", "call add_episode first")
+        splits = dict(splits or {"train": f"0:{total}"})
+        for name, text in splits.items():
+            first, _, last = text.partition(":")
+            good = first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= total
+            require(good, f"split {name!r}", repr(text), f'"a:b" with a <= b <= {total}', "correct the split")
+        require_new(self.root)
+        self._data.close()
+        for track in self._tracks.values():
+            track.close()
+        table = pa.Table.from_pylist(self._episodes)
+        pq.write_table(table, self._build / "meta/episodes/chunk-000/file-000.parquet", **CHECKED)
+        _write_tasks(self._build / "meta/tasks.parquet", self._tasks)
+        self._write_json("stats.json", self._stats())
+        sizes = {"total_episodes": total, "total_frames": self._frames, "total_tasks": len(self._tasks)}
+        info = {"codebase_version": "v3.0", **sizes, "fps": self._fps, "splits": splits}
+        info |= {"data_path": layout.DATA_PATH, "video_path": layout.VIDEO_PATH if self._tracks else None}
+        self._write_json("info.json", {**info, **self._info, "features": self._features()})
+        shutil.rmtree(self._build / "parts", ignore_errors=True)
+        self._build.rename(self.root)
+        self._folder.cleanup()
+
+    def _check(self, episode: Episode, videos: Mapping[str, Path]) -> None:
+        where, length = f"episode {len(self._episodes)}", len(episode)
+        _expect(f"{where}, videos", sorted(videos.keys() - self._tracks.keys()), [], "video cameras only")
+        for name, size in self._cameras.items():
+            if name in videos:
+                info = probe_video(videos[name])
+                _expect(videos[name], (info.frames, info.height, info.width), (length, *size), "(frames, H, W)")
+            elif name in episode.frames:
+                _expect(f"{where}, camera {name!r}", episode.frames[name].shape[1:3], tuple(size), "(H, W)")
+            else:
+                _expect(where, f"cameras {sorted(episode.frames)}", f"a camera {name!r}", "cameras")
+        for key, values in _vectors(episode).items():
+            _expect(f"{where}, {key}", None if values is None else values.shape[1], self._dims[key], "dimensions")
+        steps = np.diff(episode.timestamps)
+        off = np.abs(steps - 1 / self._fps)
+        if len(steps) and off.max() > layout.TOLERANCE:
+            found, expected = f"a step of {steps[off.argmax()]:.6f} s", f"1/{self._fps} s within {layout.TOLERANCE}"
+            raise BadInputError(where, found, expected, "resample the episode")
+        known = {"success": episode.success is not None, "rewards": episode.rewards is not None}
+        self._known = self._known or known
+        for part, there in known.items():
+            _expect(f"{where}, {part}", there, self._known[part], "known, as in episode 0")
+
+    def _columns(self, episode: Episode) -> dict[str, Array]:
+        """Return feature -> [T, n]: everything but images."""
+        steps = np.arange(len(episode), dtype=np.int64)[:, None]
+        success = None if episode.success is None else (steps == steps[-1]) & episode.success
+        rewards = None if episode.rewards is None else episode.rewards[:, None]
+        columns = _vectors(episode) | {
+            layout.SUCCESS: success,
+            layout.REWARD: rewards,
+            "timestamp": (steps / self._fps).astype(np.float32),
+        }
+        task = self._tasks.setdefault(episode.instruction, len(self._tasks))
+        numbers = (steps, np.full_like(steps, len(self._episodes)), steps + self._frames, np.full_like(steps, task))
+        columns |= zip(_COUNTERS, numbers, strict=True)
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def _hub_metadata(self, columns: Mapping[str, Array]) -> dict[str, str]:
+        """Return the metadata by which the Hub's viewer and `datasets` show a struct of bytes as an image."""
+        features: dict[str, Any] = {_key(name): {"_type": "Image"} for name in self._images}
+        for name, values in columns.items():
+            value = {"dtype": values.dtype.name, "_type": "Value"}
+            width = values.shape[1]
+            features[name] = value if width == 1 else {"feature": value, "length": width, "_type": "Sequence"}
+        return {"huggingface": json.dumps({"info": {"features": features}})}
+
+    def _features(self) -> dict[str, Any]:
+        features: dict[str, Any] = {}
+        for name, (height, width) in self._cameras.items():
+            entry = {"shape": [height, width, 3], "names": ["height", "width", "channels"]}
+            if name in self._images:
+                features[_key(name)] = {"dtype": "image", **entry}
+            else:
+                features[_key(name)] = {"dtype": "video", **entry, "info": self._tracks[name].describe()}
+        vectors = [("float32", name, dim) for name, dim in self._dims.items() if dim is not None]
+        vectors += [("bool", layout.SUCCESS, 1)] if self._known["success"] else []
+        vectors += [("float32", layout.REWARD, 1)] if self._known["rewards"] else []
+        vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in _COUNTERS]
+        return features | {name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors}
+
+    def _stats(self) -> dict[str, Any]:
+        """Return exact statistics of the whole data set: one column after the other is read back."""
+        stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
+        for name in [name for name in self._features() if name not in stats]:  # in the same order every time
+            parts = [as_matrix(path, read_table(path, [name]), name) for path in self._data.paths]
+            stats[name] = vector_stats(np.concatenate(parts))
+        return stats
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(content, indent=4, ensure_ascii=False)
+        (self._build / "meta" / name).write_text(text + "\n", encoding="utf-8")
+
+
+def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float32]) -> None:
+    """Copy a LeRobot v3 data set and give every frame one more number; media are copied as they are.
+
+    Args:
+        root: The data set.
+        out: The folder to write; it must not exist, and appears whole.
+        name: The feature; one that is there is replaced.
+        values: [N], in the order of the frames' `index`.
+    """
+    require_new(out)
+    with Beside(out) as folder:
+        build = Path(folder) / "dataset"
+        shutil.copytree(root, build, ignore=shutil.ignore_patterns(".*"))
+        for path in sorted((build / "data").rglob("*.parquet")):
+            file = pq.ParquetFile(path, page_checksum_verification=True)
+            groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            _write_groups(path, [_with_feature(group, name, values[group["index"].to_numpy()]) for group in groups])
+        for path in sorted((build / "meta/episodes").rglob("*.parquet")):
+            table = read_table(path).replace_schema_metadata(None)
+            spans = zip(table["dataset_from_index"].to_pylist(), table["dataset_to_index"].to_pylist(), strict=True)
+            stats = [vector_stats(values[first:last, None]) for first, last in spans]
+            for kind in stats[0] if stats else ():
+                table = _with_column(table, f"stats/{name}/{kind}", pa.array([one[kind] for one in stats]))
+            _write_groups(path, [table])
+        for file_name in ("info.json", "stats.json"):
+            path = build / "meta" / file_name
+            tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if file_name == "stats.json":
+                tree[name] = vector_stats(values[:, None])
+            else:
+                tree["features"][name] = {"dtype": "float32", "shape": [1], "names": None}
+            path.write_text(json.dumps(tree, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+        require_new(out)
+        build.rename(out)
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
+
+
+def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa.Table:
+    """Return rows of data with one more number, in the Hub's description of the columns too."""
+    metadata = dict(table.schema.metadata or {})
+    if b"huggingface" in metadata:
+        tree = json.loads(metadata[b"huggingface"])
+        tree["info"]["features"][name] = {"dtype": "float32", "_type": "Value"}
+        metadata[b"huggingface"] = json.dumps(tree).encode()
+    return _with_column(table, name, pa.array(values)).replace_schema_metadata(metadata)
+
+
+def _write_groups(path: Path, groups: Sequence[pa.Table]) -> None:
+    """Write a parquet file of these row groups over what is there."""
+    with pq.ParquetWriter(path, groups[0].schema, **CHECKED) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=len(group))
+
+
+def _key(camera: str) -> str:
+    return camera if camera.startswith("observation.") else layout.IMAGES + camera
+
+
+def _expect(where: str | Path, found: object, expected: object, name: str) -> None:
+    require(found == expected, where, f"{found} ({name})", str(expected), "write episodes alike, as the writer says")

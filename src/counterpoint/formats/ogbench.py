@@ -1,0 +1,107 @@
+"""OGBench's data sets of states (Park et al., ICLR 2025): `NAME.npz`, and beside it `NAME-val.npz`.
+
+The rows of all episodes follow one another; a row is a state and the action taken in it::
+
+    observations   [N, O]    float
+    actions        [N, A]    float, in [-1, 1]
+    terminals      [N]       bool, true in the last row of each episode
+    qpos, qvel     [N, _]    the simulator's state (not read)
+
+The action of an episode's last row led nowhere that was recorded: an episode of T + 1 rows has T transitions. There
+are no rewards, and no goals were commanded: a goal is a whole observation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.errors import require
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.boundary import DAMAGE, array_headers, load_arrays, parsing
+
+_FPS = 10.0  # the files do not say; OGBench's mazes have ten steps a second
+_LARGEST = 2 << 30  # bytes of a file's three arrays; a humanoid's 4 million states and actions have 1.5 GB
+_EXPECTED = "an .npz of OGBench"
+_HINT = "download it again"
+_NAMES = ("observations", "actions", "terminals")
+_SLACK = 1e-5  # by which an action may leave the box: rounding
+
+
+def is_ogbench(path: Path) -> bool:
+    """Return whether this file is one of OGBench's."""
+    if path.suffix != ".npz" or not path.is_file():
+        return False
+    try:
+        return set(_NAMES) <= array_headers(path).keys()
+    except DAMAGE:
+        return False
+
+
+def ogbench_files(path: Path) -> dict[str, Path]:
+    """Return the files of a data set by split: `train`, and `val` where it lies beside it."""
+    val = path.with_name(f"{path.stem}-val.npz")
+    return {"train": path} | ({"val": val} if val.is_file() else {})
+
+
+class OGBenchStore(Reader):
+    """Episodes of an OGBench data set: states and actions, no camera.
+
+    Args:
+        path: The training episodes' file, `NAME.npz`.
+        split: `train` or `val`; by default all episodes, those of `train` first.
+        on_bad_row: Called for each file that cannot be used, which is then left out; by default the first one raises.
+
+    Raises:
+        BadInputError: When a file is damaged, holds images, lacks an array, or its lengths disagree.
+    """
+
+    cameras = ()
+    rate_recorded = False
+    left_out = ("qpos and qvel, the simulator's states",)
+
+    def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
+        files = ogbench_files(Path(path))
+        wanted = [file for name, file in files.items() if split in (None, name)]
+        read = list(read_each(wanted, _episodes, on_bad_row))
+        self.files = [file for file, _ in read]
+        self._arrays = [arrays for _, (arrays, _) in read]
+        self._rows = [(number, rows) for number, (_, (_, each)) in enumerate(read) for rows in each]
+        self.names = [f"{file}, episode {episode}" for file, (_, each) in read for episode in range(len(each))]
+        self.episodes = tuple(EpisodeInfo(rows.stop - rows.start, "", _FPS) for _, rows in self._rows)
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return the states or the actions of every row."""
+        number, rows = self._rows[episode]
+        arrays = {"state": "observations", "actions": "actions"}
+        return self._arrays[number][arrays[name]][rows] if name in arrays else None
+
+
+def _episodes(file: Path) -> tuple[dict[str, Array], list[slice]]:
+    """Return a file's observations and actions, and the rows of each episode."""
+    with parsing(file, _EXPECTED, _HINT):
+        headers = array_headers(file)
+        missing = [name for name in _NAMES if name not in headers]
+        require(not missing, file, f"no {', '.join(missing)}", f"the arrays {', '.join(_NAMES)}", _HINT)
+        for name in _NAMES:
+            shape, kind = headers[name]
+            wanted = "[N]" if name == "terminals" else "float [N, n]"
+            good = len(shape) == 1 if name == "terminals" else len(shape) == 2 and kind.kind == "f"
+            hint = "choose a data set of states, not of images or of discrete actions"
+            require(good, f"{file}, {name}", f"{kind} {shape}", wanted, hint)
+        arrays = load_arrays(file, _NAMES, _LARGEST)
+    lengths = {name: len(values) for name, values in arrays.items()}
+    require(len(set(lengths.values())) == 1, file, f"lengths that disagree: {lengths}", "one row a step", _HINT)
+    ends = np.flatnonzero(arrays["terminals"]) + 1
+    whole = len(ends) > 0 and ends[-1] == lengths["terminals"]
+    require(whole, f"{file}, terminals", "a last episode without an end", "a last row that is terminal", _HINT)
+    starts = np.concatenate([[0], ends[:-1]])
+    short = f"an episode of one row, from row {starts[np.argmin(ends - starts)]} on"
+    require((ends - starts).min() >= 2, f"{file}, terminals", short, "two rows at least, a transition", _HINT)
+    least, most = arrays["actions"].min(), arrays["actions"].max()
+    inside = least >= -1 - _SLACK and most <= 1 + _SLACK
+    found = "a value that is not finite" if np.isnan(least + most) else f"values in [{least:.3g}, {most:.3g}]"
+    require(inside, f"{file}, actions", found, "values in [-1, 1]", _HINT)
+    return arrays, [slice(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]

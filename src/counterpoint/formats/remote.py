@@ -1,0 +1,267 @@
+"""Data sets at a URL that fsspec reads, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+
+A URL is mirrored by a folder below the user's cache: metadata and tables are copied, any other file is a hole of its
+length, whose bytes are read by ranges from where they are. `opened` and `read_ranges` do so, and read local files, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from filelock import FileLock
+
+from counterpoint.data.cache import cache_root
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
+from counterpoint.files import write_atomically
+from counterpoint.formats.boundary import parsing, read_bytes, require_size
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object makes one slash of two
+_COPIED = (".json", ".jsonl", ".csv")
+_ABOUT = ".remote.json"
+_EXTRAS = {"s3": "remote", "s3a": "remote"}
+_KEPT = 16  # blocks a stream keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file, such as a member of a tar; `name` is for errors."""
+
+    path: Path
+    offset: int
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.name}"
+
+
+def url_of(path: str | Path) -> str | None:
+    """Return the URL that a path is meant to be; `None` for a path of this machine."""
+    found = _URL.fullmatch(str(path))
+    if found is None:
+        return None
+    return f"file:///{found[2]}" if found[1] == "file" else f"{found[1]}://{found[2].rstrip('/')}"
+
+
+def absolute(path: str | Path) -> str:
+    """Return a path that means the same in every folder: the URL, or the whole path."""
+    return url_of(path) or str(Path(path).resolve())
+
+
+def located(path: str | Path) -> Path:
+    """Return the folder or file of this machine that stands for a path or URL.
+
+    A URL is listed once a process.
+
+    Raises:
+        BadInputError: When the URL cannot be reached, or nothing is there.
+        MissingExtraError: When what reads such URLs is not installed.
+    """
+    url = url_of(path)
+    if url is None:
+        return Path(path)
+    return Path(url.removeprefix("file://")) if url.startswith("file://") else _mirrored(url, cache_root())
+
+
+def is_remote(path: str | Path) -> bool:
+    """Return whether a path of this machine stands for one elsewhere."""
+    return _remote(path) is not None
+
+
+def opened(source: str | Path | Part, block: int = 1 << 18) -> str | Stream:
+    """Return what libraries open: the path of a local file, or else a stream that reads `block` bytes at a time."""
+    whole = not isinstance(source, Part)
+    return str(source) if whole and not is_remote(str(source)) else Stream(source, block)
+
+
+def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Return the bytes of each (offset, size) of a file; those of a remote one are fetched side by side.
+
+    Raises:
+        BadInputError: When the file cannot be read, or is shorter.
+    """
+    url = _remote(path)
+    require_size(path, sum(size for _, size in ranges))
+    if url is None:
+        with (
+            parsing(path, "a readable file", "check the path"),
+            path.open("rb") as file,
+        ):  # opened anew, so that forked workers share no file position
+            found = [os.pread(file.fileno(), size, offset) for offset, size in ranges]
+    else:
+        with _reaching(url):
+            system, place = _system(url)
+            starts, ends = [offset for offset, _ in ranges], [offset + size for offset, size in ranges]
+            if system.async_impl:
+                found = system.cat_ranges([place] * len(ranges), starts, ends, on_error="raise")
+            else:  # by default such a file system would read far ahead
+                spans = zip(starts, ends, strict=True)
+                found = [system.cat_file(place, start, end, cache_type="none") for start, end in spans]
+    for data, (offset, size) in zip(found, ranges, strict=True):
+        expected, hint = f"{size} bytes from {offset}", "the file was cut short or replaced: open the data again"
+        require(len(data) == size, url or path, f"{len(data)} bytes", expected, hint)
+    return found
+
+
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a file, local or remote."""
+    return read_ranges(path, [(0, path.stat().st_size)])[0] if is_remote(path) else read_bytes(path)
+
+
+class Stream(io.RawIOBase):
+    """A file or a part of one, read by ranges; the blocks read last are kept.
+
+    Args:
+        source: A file of a mirror, or a part of any file.
+        block: Bytes fetched at a time.
+    """
+
+    def __init__(self, source: str | Path | Part, block: int) -> None:
+        part = source if isinstance(source, Part) else Part(Path(source), 0, Path(source).stat().st_size, "")
+        self._part, self._block, self._at = part, block, 0
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the position."""
+        self._at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._part.size}[whence])
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer."""
+        view = memoryview(buffer).cast("B")
+        start, stop = self._at, min(self._at + len(view), self._part.size)
+        if start >= stop:
+            return 0
+        first, last = start // self._block, (stop - 1) // self._block
+        self._fetch([number for number in range(first, last + 1) if number not in self._blocks])
+        data = b"".join(self._blocks[number] for number in range(first, last + 1))
+        view[: stop - start] = data[start - first * self._block : stop - first * self._block]
+        for number in range(first, last + 1):
+            self._blocks.move_to_end(number)
+        while len(self._blocks) > max(_KEPT, 1):
+            self._blocks.popitem(last=False)
+        self._at = stop
+        return stop - start
+
+    def _fetch(self, numbers: list[int]) -> None:
+        ends = [min((number + 1) * self._block, self._part.size) for number in numbers]
+        ranges = [
+            (self._part.offset + n * self._block, end - n * self._block) for n, end in zip(numbers, ends, strict=True)
+        ]
+        self._blocks |= zip(numbers, read_ranges(self._part.path, ranges) if ranges else (), strict=True)
+
+
+@lru_cache
+def _mirrored(url: str, root: Path) -> Path:
+    """Return the folder that mirrors a URL, brought up to date."""
+    with _reaching(url):
+        system, place = _system(url)
+        found = system.find(place, detail=True)
+    hint = "check the address: a data set is a folder"
+    require(found, url, "nothing there", "the files of a data set", hint)
+    alone = set(found) == {place}
+    # A name that errors about files in it can be understood by.
+    name = f"{re.sub('[^A-Za-z0-9]+', '-', url)[:60]}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+    folder = (root / "remote" / name).resolve()
+    files = {place.rpartition("/")[2] if alone else key.removeprefix(f"{place}/"): one for key, one in found.items()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{name}.lock")):
+        if alone:
+            url = url.rpartition("/")[0]
+        write_atomically(folder / _ABOUT, json.dumps({"url": url}))
+        for old in [path for path in folder.rglob("*") if path.is_file() and path.name != _ABOUT]:
+            if old.relative_to(folder).as_posix() not in files:
+                old.unlink()
+        for key, entry in files.items():
+            if entry["type"] == "file":
+                _mirror_file(system, url, folder, key, entry)
+    return folder / next(iter(files)) if alone else folder
+
+
+def _mirror_file(system: Any, url: str, folder: Path, key: str, entry: dict[str, Any]) -> None:
+    """Copy a small file, or make a hole of a large one; its time of change stands for the version."""
+    where, parts = f"{url}/{key}", PurePosixPath(key).parts
+    plain = bool(parts) and ".." not in parts and not key.startswith("/") and key != _ABOUT
+    require(plain, where, "a name that leaves the folder", "a path inside it", "do not use this data set")
+    version = [str(entry.get(name)) for name in ("etag", "ETag", "blob_id", "md5", "mtime", "LastModified", "created")]
+    size = entry["size"]
+    stamp = int.from_bytes(hashlib.sha256(repr((size, version)).encode()).digest()[:8]) % 10**18
+    path = folder / key
+    if path.is_file() and (path.stat().st_size, path.stat().st_mtime_ns) == (size, stamp):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if parts[0] == "meta" or path.suffix in _COPIED:
+        with _reaching(where):
+            write_atomically(path, system.cat_file(entry["name"]))
+    else:
+        with path.open("wb") as file:
+            file.truncate(size)
+    os.utime(path, ns=(stamp, stamp))
+
+
+def _remote(path: str | Path) -> str | None:
+    """Return the URL of a file of a mirror; `None` for any other."""
+    root = _mirrors(cache_root())
+    if not str(path).startswith(root):
+        return None
+    folder, _, key = str(path)[len(root) :].partition("/")
+    return f"{_url_behind(root + folder)}/{key}"
+
+
+@lru_cache
+def _mirrors(root: Path) -> str:
+    return f"{(root / 'remote').resolve()}/"
+
+
+@lru_cache
+def _url_behind(folder: str) -> str:
+    return str(json.loads((Path(folder) / _ABOUT).read_text())["url"])
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, this process's own, and the path there."""
+    system, place = import_extra("fsspec.core", "remote").url_to_fs(url)
+    return system, place.rstrip("/")
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """Turn whatever a server or what talks to it says into one message."""
+    try:
+        yield
+    except (BadInputError, MissingExtraError):
+        raise
+    except FileNotFoundError:
+        raise BadInputError(url, "nothing there", "the files of a data set", "check the address") from None
+    except ImportError as error:
+        protocol = url.partition(":")[0]
+        if protocol in _EXTRAS:
+            raise MissingExtraError("s3fs", _EXTRAS[protocol]) from error
+        raise BadInputError(url, str(error), "an installed file system of fsspec", "install it") from error
+    except Exception as error:  # each file system has its own
+        found = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:160]}"
+        hint = "check the address, the network and the credentials"
+        raise BadInputError(url, found, "a data set that can be reached", hint) from error

@@ -1,0 +1,330 @@
+"""The reader of RLBench's data sets.
+
+`tools/dataset_generator.py` of RLBench writes, for each task::
+
+    TASK/variation0/variation_descriptions.pkl         a list of instructions, all of one meaning
+    TASK/variation0/episodes/episode0/low_dim_obs.pkl  a `Demo` of T observations, without their images
+    TASK/variation0/episodes/episode0/front_rgb/0.png  ... and wrist_rgb, front_mask, front_depth, ...
+
+or, with all variations mixed, `TASK/all_variations/episodes/episode0`, where the descriptions lie in each episode.
+
+Written from RLBench's sources and tested on files made after them, never on a recording of CoppeliaSim's.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import math
+import pickle
+import pickletools
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite
+from counterpoint.data.robot_masks import mask_camera, mask_frames
+from counterpoint.errors import require
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike
+from counterpoint.formats.boundary import MISTAKES, as_numbers, as_whole, decode_image, first_line, parsing, read_bytes
+from counterpoint.formats.rlbench.poses import to_action, to_state
+
+ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
+"""CoppeliaSim's numbers of the Panda's eight links, its hand and its two fingers in RLBench's scene.
+
+They are in the scene before any task is loaded, so they are the same in every episode, which users of the masks report
+and nobody here has verified. `RLBenchTask.robot_handles` reads them from a running simulator.
+"""
+
+_LOW_DIM, _DESCRIPTIONS = "low_dim_obs.pkl", "variation_descriptions.pkl"
+_EPISODE, _VARIATION = re.compile(r"episode(\d+)"), re.compile(r"variation(\d+)")
+_DEPTHS = ("", "episodes", "*/episodes", "*/*/episodes")  # from the folder of episodes up to that of several tasks
+_CAMERAS = ("front", "wrist", "left_shoulder", "right_shoulder", "overhead")
+_FPS = 20.0  # RLBench's step is 0.05 s; the files do not say
+_FIELDS = (("joint_positions", 7), ("gripper_pose", 7), ("gripper_open", 1))
+_HINT = "record the episode again"
+
+
+def first_rlbench_episode(path: Path) -> Path | None:
+    """Return any folder of an episode in a data set, a task, a variation or a folder of episodes, or `None`."""
+    return next(_folders(path), None)
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    for depth in _DEPTHS if path.is_dir() else ():
+        for low_dim in path.glob(str(Path(depth) / "episode*" / _LOW_DIM)):
+            if _EPISODE.fullmatch(low_dim.parent.name):
+                yield low_dim.parent
+
+
+def _order(episode: Path) -> tuple[str, int, int]:
+    """Return a sorting key: tasks by name, variations and episodes by number, `all_variations` first."""
+    variation = episode.parent.parent
+    number, found = _VARIATION.fullmatch(variation.name), _EPISODE.fullmatch(episode.name)
+    return variation.parent.name, int(number[1]) if number else -1, int(found[1]) if found else -1
+
+
+@dataclass(frozen=True)
+class _Demo:
+    """An episode's folder, numbers (float32 [T, 7] and [T, 14]), cameras and instruction."""
+
+    folder: Path
+    actions: Array
+    state: Array
+    cameras: tuple[str, ...]
+    instruction: str
+
+
+class RLBenchStore(Reader):
+    """Demonstrations of RLBench, their images read from the disk on demand.
+
+    Of the T + 1 observations of a recording come T steps: an action is the gripper's pose at the next observation,
+    the target that an inverse-kinematics controller needs, and the last observation, that no action follows, is left
+    out. Actions have seven numbers and states fourteen; see `counterpoint.formats.rlbench.poses`.
+
+    Cameras are those whose `CAMERA_rgb` folders every episode has, the front one first. RLBench's masks hold
+    the number of each pixel's object; here `front_mask` marks the pixels of `front` that show the robot. A camera has
+    no mask where mask images are missing, or where the first of them shows no part of the robot.
+
+    An episode's instruction is the first of its variation's descriptions. RLBench keeps successful demonstrations
+    alone, so each counts as a success.
+
+    Args:
+        path: A folder of tasks, of one task's variations, of one variation, or of episodes.
+        robot_handles: Numbers of the robot's objects in the masks.
+        on_bad_row: Called for each episode that cannot be used, which is then left out; by default the first raises.
+
+    Raises:
+        BadInputError: When an episode is damaged, lacks numbers or images, or has other cameras than the first.
+    """
+
+    rate_recorded = False
+
+    def __init__(
+        self, path: str | Path, *, robot_handles: Collection[int] = ROBOT_HANDLES, on_bad_row: OnBadRow = raise_error
+    ) -> None:
+        self.path, self.robot_handles = Path(path), tuple(sorted(robot_handles))
+        self._demos = read_alike(sorted(_folders(self.path), key=_order), _read, on_bad_row, "cameras")
+        self.episodes = tuple(EpisodeInfo(len(d.actions), d.instruction, _FPS, True) for d in self._demos)
+        self.names = folders = [demo.folder for demo in self._demos]
+        self.files = [folder / _LOW_DIM for folder in folders]
+        self.identity = [str(folder.relative_to(self.path)) for folder in folders], self.robot_handles
+        cameras = self._demos[0].cameras if self._demos else ()
+        self.cameras = (*cameras, *(mask_camera(camera) for camera in cameras if self._shows_robot(camera)))
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3]; of a mask, 255 on the robot and 0 off it."""
+        mask = camera not in _CAMERAS
+        folder = self._demos[episode].folder / (camera if mask else f"{camera}_rgb")
+        wanted, rows = np.unique(steps, return_inverse=True)
+        images = [_image(folder / f"{step}.png") for step in wanted]
+        require(len({image.shape for image in images}) < 2, folder, "images of several sizes", "one size", _HINT)
+        stacked = np.stack(images)
+        if mask:
+            stacked = mask_frames(np.isin(_handles(stacked), self.robot_handles))
+        return np.ascontiguousarray(stacked[rows])
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return actions and state; the files have nothing else."""
+        return getattr(self._demos[episode], name, None)
+
+    def _shows_robot(self, camera: str) -> bool:
+        first = self._demos[0].folder / mask_camera(camera) / "0.png"
+        return first.is_file() and bool(np.isin(_handles(_image(first)), self.robot_handles).any())
+
+
+def _handles(image: UInt8[NDArray[np.uint8], "*lead 3"]) -> Int[NDArray[np.int64], "*lead"]:
+    """Return the simulator's number of the object that each pixel shows: red + 256 green + 65536 blue."""
+    handles: NDArray[np.int64] = image.astype(np.int64) @ np.array((1, 256, 65536))
+    return handles
+
+
+def _read(folder: Path) -> _Demo:
+    where = folder / _LOW_DIM
+    recorded = load_pickle(where)
+    steps = getattr(recorded, "_observations", recorded)
+    good = isinstance(steps, list) and len(steps) > 1 and all(isinstance(step, Recorded) for step in steps)
+    require(good, where, type(steps).__name__, "a Demo of at least two observations", _HINT)
+    joints, poses, opened = (_numbers(where, steps, name, size) for name, size in _FIELDS)
+    actions = to_action(poses[1:], opened[1:, 0])
+    state = to_state(joints[:-1], poses[:-1], opened[:-1, 0])
+    return _Demo(folder, actions, state, _cameras(folder, len(actions)), _instruction(folder))
+
+
+def _numbers(where: Path, steps: list[Any], name: str, size: int) -> Array:
+    """Return an attribute of all observations: float64 [T, size]."""
+    try:
+        values = np.array([as_numbers(getattr(step, name, None)).ravel() for step in steps], np.float64)
+    except ValueError:
+        values = np.zeros(0)
+    good, hint = values.shape == (len(steps), size), "record with it switched on"
+    require(good, where, f"observations without {name}", f"{size} numbers a step", hint)
+    check_finite(f"{where}, {name}", values)
+    return values
+
+
+def _cameras(folder: Path, steps: int) -> tuple[str, ...]:
+    """Return the cameras with an image of the first and of the last step."""
+    there = tuple(camera for camera in _CAMERAS if (folder / f"{camera}_rgb").is_dir())
+    for path in (folder / f"{camera}_rgb" / f"{step}.png" for camera in there for step in (0, steps - 1)):
+        require(path.is_file(), path.parent, f"no {path.name}", "one image of each observation", _HINT)
+    expected = f"some of {', '.join(f'{camera}_rgb' for camera in _CAMERAS)}"
+    require(there, folder, "no images", expected, "record with a camera's rgb switched on")
+    return there
+
+
+def _image(path: Path) -> Array:
+    return decode_image(path, read_bytes(path), ["PNG"])
+
+
+def _instruction(folder: Path) -> str:
+    """Return the first description of the episode's variation; the task's name in words where there is none."""
+    variation = folder.parent.parent
+    for file in (folder / _DESCRIPTIONS, variation / _DESCRIPTIONS):
+        if file.is_file():
+            texts = load_pickle(file)
+            good = isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) for text in texts)
+            require(good, file, type(texts).__name__, "a list of at least one instruction", _HINT)
+            return str(texts[0])
+    return variation.resolve().parent.name.replace("_", " ")
+
+
+class Recorded:
+    """A stand-in for RLBench's `Demo` and `Observation`: the attributes that were written, and no behaviour."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+
+def _fields(state: Any, least: int) -> tuple[Any, ...]:
+    """Return what should be a tuple of so many values; raise `ValueError` for anything else."""
+    if not isinstance(state, tuple) or len(state) < least:
+        raise ValueError(f"{type(state).__name__} where {least} values should be")
+    return state
+
+
+class _RecordedType:
+    """A stand-in for `numpy.dtype`: a code such as `f8`, and a byte order."""
+
+    def __init__(self, code: Any = None, *_: Any) -> None:
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: Any) -> None:
+        order = str(_fields(state, 2)[1])
+        self.order = {"|": "="}.get(order, order)
+
+    def numbers(self) -> np.dtype[Any]:
+        """Return the type, if it is one of numbers or truth values."""
+        if self.order not in ("<", ">", "=") or not re.fullmatch(r"[biufc]\d{1,2}", str(self.code)):
+            raise ValueError(f"an array of {self.code!r}")
+        return np.dtype(f"{self.order}{self.code}")
+
+
+class RecordedArray:
+    """A stand-in for `numpy.ndarray`: bytes, a shape and a type; `numpy.asarray` makes an array of sound ones."""
+
+    shape: Any = (0,)
+    type: Any = None
+    fortran = False
+    values: Any = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, self.shape, self.type, self.fortran, self.values = _fields(state, 5)[:5]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if not isinstance(self.type, _RecordedType) or not isinstance(self.values, bytes | bytearray):
+            raise ValueError("an array of objects")
+        kind, shape = self.type.numbers(), tuple(as_whole(length) for length in _fields(self.shape, 0))
+        if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize != len(self.values):
+            raise ValueError(f"{len(self.values)} bytes for {kind} {shape}")
+        flat = np.frombuffer(bytes(self.values), kind)
+        return np.array(flat.reshape(shape, order="F" if self.fortran else "C"), dtype)
+
+
+def load_pickle(path: Path) -> Any:
+    """Return the contents of a pickle: plain values, `RecordedArray`, and `Recorded` for RLBench's own classes.
+
+    A pickle builds its objects by calling whatever it names, and even numpy's own classes, called with the right
+    arguments, read and write memory at will. So nothing of numpy is called: arrays and numbers become stand-ins that
+    hold bytes, and are made into arrays of numbers, and of nothing else, when they are read.
+
+    Raises:
+        BadInputError: When it names anything else, or is damaged.
+    """
+    content = read_bytes(path)
+    with parsing(path, "a pickle as RLBench writes it", _HINT):
+        for operation, argument, _ in pickletools.genops(content):
+            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):  # memory up to there
+                raise pickle.UnpicklingError(f"place {argument} among {len(content)} bytes")
+        try:
+            return _Unpickler(content, path).load()
+        except MISTAKES as error:
+            traceback = error.__traceback__
+            if traceback is not None and traceback.tb_next is not None:  # of the code below
+                raise
+            raise pickle.UnpicklingError(first_line(error)) from error  # an operation on a value of another kind
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, path: Path) -> None:
+        super().__init__(io.BytesIO(content))
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        known, hint = (module, name) in _KNOWN, "such a pickle may run anything: record the episode again without it"
+        expected = "numpy's arrays, plain values and RLBench's Demo and Observation"
+        require(known, self._path, f"a pickle that needs {module}.{name}", expected, hint)
+        return _KNOWN[module, name]
+
+
+def _array_of_buffer(*parts: Any) -> RecordedArray:
+    """Replace `numpy`'s `_frombuffer`, of pickle protocol 5."""
+    values, kind, shape, order = _fields(parts, 4)[:4]
+    array = RecordedArray()
+    array.__setstate__((1, shape, kind, order == "F", values))
+    return array
+
+
+def _number(*parts: Any) -> Any:
+    """Replace `numpy`'s `scalar`."""
+    kind, value = _fields(parts, 2)[:2]
+    return np.asarray(_array_of_buffer(value, kind, (), "C"))[()]
+
+
+def _object(kind: Any = None, *_: Any) -> Recorded:
+    """Replace `copyreg._reconstructor`, of protocols before 2."""
+    if kind is not Recorded:
+        raise pickle.UnpicklingError(f"an object of {kind!r}")
+    return Recorded()
+
+
+def _bytes(text: Any = None, encoding: Any = None, *_: Any) -> bytes:
+    """Replace `codecs.encode`, by which protocols before 3 keep bytes."""
+    if encoding != "latin1" or not isinstance(text, str):
+        raise pickle.UnpicklingError(f"encoding {encoding!r}")
+    return codecs.encode(text, "latin1")
+
+
+_KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
+    {
+        ("rlbench.demo", "Demo"): Recorded,
+        ("rlbench.backend.observation", "Observation"): Recorded,
+        ("copyreg", "_reconstructor"): _object,
+        ("copy_reg", "_reconstructor"): _object,
+        ("_codecs", "encode"): _bytes,
+        ("builtins", "object"): Recorded,
+        ("__builtin__", "object"): Recorded,
+        ("numpy", "ndarray"): RecordedArray,
+        ("numpy", "dtype"): _RecordedType,
+        **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: RecordedArray() for core in ("core", "_core")},
+        **{(f"numpy.{core}.multiarray", "scalar"): _number for core in ("core", "_core")},
+        **{(f"numpy.{core}.numeric", "_frombuffer"): _array_of_buffer for core in ("core", "_core")},
+    }
+)

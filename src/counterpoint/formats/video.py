@@ -1,0 +1,397 @@
+"""Video files: probe, read exactly by frame number, encode and join.
+
+A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the first
+frame alone, and notes every presentation time and keyframe; after that a frame costs one seek to the keyframe before
+it and the frames between. Encoding sets a keyframe every second frame, which makes random access cheap.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.boundary import MOST_PIXELS, parsing
+from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.remote import Part, opened
+
+# Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 used none.
+_CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+
+Media = str | Path | Part
+"""A video file, or a video that is a part of another file."""
+
+_CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """The content of a video file.
+
+    Attributes:
+        frames: Number of frames.
+        fps: Frames a second; the mean where it varies.
+        height: Pixels, as shown.
+        width: Pixels, as shown.
+        variable: True where a frame is shown more than half an interval before or after its turn at a constant rate.
+    """
+
+    frames: int
+    fps: float
+    height: int
+    width: int
+    variable: bool = False
+
+
+def probe_video(path: Media) -> VideoInfo:
+    """Return the content of a video file; one frame is decoded.
+
+    Raises:
+        BadInputError: When the file is missing, is no video, or ends early.
+    """
+    return _index(_file_key(path)).info
+
+
+def frame_times(path: Media) -> NDArray[np.float64]:
+    """Return the presentation time of each frame, then the end: float64 [frames + 1], seconds from the first.
+
+    Raises:
+        BadInputError: When the file has no frame rate, or as `probe_video`.
+    """
+    index = _index(_file_key(path))
+    good, hint = index.info.fps > 0, "encode it again with one"
+    require(good, str(path), f"a frame rate of {index.info.fps}", "frames a second above 0", hint)
+    return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
+
+
+def has_uneven_rate(path: str | Path) -> bool:
+    """Return whether more than one interval in twenty differs from the median by more than half of it."""
+    steps = np.diff(frame_times(path)[:-1])
+    return len(steps) > 0 and bool((np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05)
+
+
+def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
+    """Decode frames by their number inside the file.
+
+    Args:
+        path: The video file. Up to `decoders.limit` stay open in this process, once a thread.
+        indices: N frame numbers in any order; repeats are allowed.
+
+    Returns:
+        uint8 [N, H, W, 3], RGB, turned and mirrored as the file says.
+
+    Raises:
+        BadInputError: When the file is missing or damaged, or a number is outside it.
+    """
+    key = _file_key(path)
+    info = _index(key).info
+    wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
+    if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
+        found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
+        raise BadInputError(str(path), found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
+    images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
+    own = key, threading.get_ident()  # each thread has its place in a file
+    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when its last user lets go
+    try:
+        decoder.read(wanted.tolist(), images)
+    except BaseException:
+        decoders.drop(own)
+        raise
+    in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
+    return images if in_order else images[where]
+
+
+def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, int, float]:
+    """Decode frames from number `start` on, as many as `limit` bytes hold.
+
+    Returns:
+        uint8 [n, H, W, 3], n at least 1; the number of frames in the file; frames a second.
+    """
+    info = probe_video(path)
+    stop = min(info.frames, start + max(1, limit // (info.height * info.width * 3)))
+    return read_frames(path, np.arange(start, stop)), info.frames, info.fps
+
+
+def never_change(frames: Array, first: Array) -> bool:
+    """Return whether all images [N, H, W, 3] are `first` [H, W, 3], but for what a codec changes."""
+    return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
+
+
+_EXPECTED, _HINT = "a whole, readable video", "copy or encode it again"
+
+
+def reading(path: Media) -> AbstractContextManager[None]:
+    """Turn every error on a damaged file into `BadInputError`."""
+    return parsing(str(path), _EXPECTED, _HINT)
+
+
+def _damaged(path: Media, found: str) -> BadInputError:
+    return BadInputError(str(path), found, _EXPECTED, _HINT)
+
+
+_FileKey = tuple[str | Part, int, int]
+
+
+def _file_key(path: Media) -> _FileKey:
+    """Return path, size and time of change: a rewritten file is another file."""
+    try:
+        status = (path.path if isinstance(path, Part) else Path(path)).stat()
+    except OSError as error:
+        raise BadInputError(str(path), error.strerror or str(error), "a video file", "check the path") from error
+    return path if isinstance(path, Part) else str(path), status.st_size, status.st_mtime_ns
+
+
+def _orientation(frame: av.VideoFrame) -> tuple[int, int, int]:
+    """Return the axis of stored images that is shown as rows, and the steps (1 or -1) along rows and columns.
+
+    The display matrix is 3 x 3 of int32: x' = a x + c y, y' = b x + d y, of multiples of a quarter turn.
+    """
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    a, b, _, c, d = (1, 0, 0, 0, 1) if matrix is None else np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    swap = abs(b) > abs(a)
+    return int(swap), -1 if (b if swap else d) < 0 else 1, -1 if (c if swap else a) < 0 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The location of each frame of a file."""
+
+    info: VideoInfo
+    times: NDArray[np.int64]  # presentation time of each frame, ascending, in the stream's units
+    seconds: NDArray[np.float64]  # presentation time of each frame and the end, from the first frame
+    keyframes: NDArray[np.int64]  # frame number of each keyframe
+    key_times: NDArray[np.int64]  # decoding time of each keyframe, the target of a seek
+    orientation: tuple[int, int, int]  # from stored to shown: see `_orientation`
+
+
+# A title that is not UTF-8 must not make a video unreadable; av 19 reads any, and dropped the option.
+_TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+_CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
+_indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
+
+
+def _index(key: _FileKey) -> _Index:
+    return _indexes.get(key, lambda: _walk(key[0]))
+
+
+def _walk(path: str | Part) -> tuple[_Index, int]:
+    """Return a file's index and the index's size in bytes."""
+    source = opened(path)
+    with reading(path), av.open(source, "r", **_TITLES) as container:
+        require(container.streams.video, str(path), "no video stream", "a video", "give another file")
+        stream = _limited(path, container.streams.video[0])
+        known = [] if isinstance(source, str) else _entries(stream)
+        walked = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
+        packets = known or [_packet(path, packet) for packet in walked]
+        shown = [(pts, duration) for pts, _, duration, _ in packets]
+        keys = [(pts, dts) for pts, dts, _, key in packets if key]
+        if not keys or len(shown) < stream.frames:
+            expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
+            hint = "the file is truncated or empty: copy it again"
+            raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
+        times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
+        keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
+        container.seek(keys[0][1], stream=stream)
+        first = next(container.decode(stream), None)
+        if first is None:
+            raise _damaged(path, "no frame that decodes")
+        orientation, fps = _orientation(first), float(stream.average_rate or Fraction(0))
+        height, width = (first.width, first.height) if orientation[0] else (first.height, first.width)
+        elapsed = (times - times[0]) * float(stream.time_base or 0)
+        step = elapsed[-1] / max(len(times) - 1, 1)
+        variable = bool((np.abs(elapsed - step * np.arange(len(times))) > step / 2).any())
+        last = max(max(shown)[1] * float(stream.time_base or 0), float(np.diff(elapsed[-2:]).sum()))
+        info = VideoInfo(len(shown), fps, height, width, variable)
+        key_times = np.array([dts for _, dts in keys], dtype=np.int64)
+        index = _Index(info, times, np.append(elapsed, elapsed[-1] + last), keyframes, key_times, orientation)
+        return index, 1000 + 2 * times.nbytes + 2 * keyframes.nbytes
+
+
+def _limited(path: str | Part, stream: Any) -> Any:
+    """Return a stream whose decoder refuses pictures of too many pixels before it takes memory for them."""
+    if stream.codec_context is None:
+        raise _damaged(path, "a codec that is not known")
+    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
+    return stream
+
+
+_Packet = tuple[int, int, int, bool]
+"""Presentation and decoding time, duration, whether it is a keyframe."""
+
+
+def _packet(path: str | Part, packet: Any) -> _Packet:
+    if packet.pts is None or packet.dts is None:
+        raise BadInputError(str(path), "a frame without a presentation time", "times in the container", _CONVERT)
+    return packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe
+
+
+def _entries(stream: Any) -> list[_Packet]:
+    """Return a stream's packets by the container's own index, which spares reading them all; empty where it is none.
+
+    The index tells decoding times, which are those of presentation where no frame waits for a later one.
+    """
+    index = getattr(stream, "index_entries", ())  # which av 15 and 16 do not tell
+    entries = [(entry.timestamp, entry.is_keyframe) for entry in index if not entry.is_discard]
+    if stream.codec_context.has_b_frames or not entries or len(entries) != stream.frames:
+        return []
+    times = [time for time, _ in entries]
+    rest = (stream.duration or 0) + (stream.start_time or times[0]) - times[-1]
+    durations = [after - time for time, after in pairwise(times)] + [max(0, rest)]
+    return [(time, time, wait, key) for (time, key), wait in zip(entries, durations, strict=True)]
+
+
+class _Decoder:
+    """One open file and the position of its decoder."""
+
+    def __init__(self, key: _FileKey) -> None:
+        self.path, self.index = key[0], _index(key)
+        with reading(self.path):
+            self._container = av.open(opened(self.path), "r", **_TITLES)
+        self._stream = _limited(self.path, self._container.streams.video[0])
+        self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
+        self._reformatter = av.video.reformatter.VideoReformatter()
+        self._frames: Iterator[av.VideoFrame] = iter(())
+        self._next = self.index.info.frames  # the number of the next frame to be decoded
+
+    def read(self, wanted: Sequence[int], out: Array) -> None:
+        """Decode ascending frame numbers into `out`, in as few passes as the keyframes allow."""
+        with reading(self.path):
+            for slot, number in enumerate(wanted):
+                if number != self._next:
+                    key = max(int(np.searchsorted(self.index.keyframes, number, side="right")) - 1, 0)
+                    if not self.index.keyframes[key] <= self._next <= number:
+                        self._seek(int(self.index.key_times[key]))
+                frame = self._forward_to(number)
+                if frame is None:  # some containers' seek overshoots: start from the beginning
+                    self._seek(int(self.index.key_times[0]))
+                    frame = self._forward_to(number)
+                if frame is None or frame.is_corrupt:
+                    raise _damaged(self.path, f"no sound frame {number}")
+                height, width = out.shape[1:3]
+                if {frame.height, frame.width} != {height, width}:
+                    raise _damaged(self.path, f"a frame of {frame.height} x {frame.width} among {height} x {width}")
+                image = self._reformatter.reformat(frame, format="rgb24", **_CONVERSION).to_ndarray()
+                rows, down, across = self.index.orientation
+                out[slot] = image.swapaxes(0, rows)[::down, ::across]
+
+    def _seek(self, time: int) -> None:
+        self._container.seek(time, stream=self._stream)
+        self._frames = self._container.decode(self._stream)
+
+    def _forward_to(self, number: int) -> av.VideoFrame | None:
+        for frame in self._frames:
+            if frame.pts is None:
+                continue
+            shown = int(np.searchsorted(self.index.times, frame.pts))
+            self._next = shown + 1
+            if shown >= number:
+                return frame if shown == number else None
+        self._next = self.index.info.frames
+        return None
+
+
+decoders: LRUCache[_Decoder] = LRUCache(limit=16)
+"""The process-wide cache of open files behind `read_frames`, by file and thread; `decoders.limit` is their number."""
+
+Codec = Literal["libx264", "libsvtav1"]
+
+# Without B-frames the order of packets is the order of frames, so that remuxed parts join without a gap.
+# A fixed quantiser: libx264's rate control may choose another one for the same frames in another process, and an
+# interrupted recording must end in the same pixels as an uninterrupted one.
+_OPTIONS: dict[str, dict[str, str]] = {"libx264": {"qp": "18", "bf": "0"}, "libsvtav1": {"crf": "30"}}
+_SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller frames.
+
+
+def encode_video(
+    path: str | Path, frames: Iterable[Array], fps: float, *, codec: Codec = "libx264", gop: int = 2
+) -> None:
+    """Encode frames into a file that is written whole or not at all.
+
+    Frames with an odd side keep their size: libx264 stores them with full-resolution colour (yuv444p).
+
+    Args:
+        path: The file to write; its ending names the container (.mp4).
+        frames: At least one uint8 [H, W, 3], all of one size.
+        fps: Frames a second.
+        codec: libx264 (quantiser 18), or LeRobot's default libsvtav1 (crf 30), for at least 64 pixels a side.
+        gop: A keyframe every `gop` frames.
+
+    Raises:
+        BadInputError: When there is no frame, a frame has another size or dtype, or the codec cannot take it.
+    """
+    path = Path(path)
+    shape: tuple[int, ...] | None = None
+    with _written_whole(path) as part, av.open(str(part), "w") as container:
+        stream = container.add_stream(codec, rate=_rate(fps), options={**_OPTIONS[codec], "g": str(gop)})
+        stream.codec_context.thread_count = 1  # the same frames give the same bytes, whatever the machine
+        for number, frame in enumerate(frames):
+            if shape is None:
+                shape, least = frame.shape, _SMALLEST_AV1 if codec == "libsvtav1" else 1
+                good = frame.ndim == 3 and frame.shape[-1] == 3 and min(frame.shape[:2]) >= least
+                expected = f"(H, W, 3), at least {least} pixels a side"
+                require(good, path, f"frames of {shape}", expected, "use libx264 for small ones")
+                stream.height, stream.width = shape[:2]
+                odd = any(side % 2 for side in shape[:2])
+                stream.pix_fmt = "yuv444p" if odd and codec == "libx264" else "yuv420p"
+            good, kind = frame.dtype == np.uint8 and frame.shape == shape, f"{frame.dtype} {frame.shape}"
+            require(good, path, f"frame {number} as {kind}", f"uint8 {shape}", "give RGB frames of one size")
+            image = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(image))
+        require(shape is not None, path, "no frame", "at least one", "drop empty episodes")
+        container.mux(stream.encode(None))
+
+
+def remux(parts: Sequence[Path], path: str | Path) -> None:
+    """Concatenate one or more files that `encode_video` wrote, of one codec, size and frame rate, into `path`.
+
+    Raises:
+        BadInputError: When a part is damaged or differs from the first.
+    """
+    path = Path(path)
+    infos = [probe_video(part) for part in parts]
+    with _written_whole(path) as whole, av.open(str(whole), "w") as target:
+        out, alike, start = None, None, 0
+        for part, info in zip(parts, infos, strict=True):
+            with reading(part), av.open(str(part)) as source:
+                stream = source.streams.video[0]
+                codec = stream.codec_context
+                own = (codec.name, codec.pix_fmt, info.height, info.width, round(info.fps, 3), codec.extradata)
+                if out is None:
+                    out, alike = target.add_stream_from_template(stream, opaque=True), own
+                expected = f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}"
+                require(own == alike, part, f"{own[:4]}", expected, "encode the parts alike, or give frames")
+                shift = round(start / (_rate(info.fps) * (stream.time_base or 1)))
+                for packet in source.demux(stream):
+                    if packet.pts is not None and packet.dts is not None:
+                        packet.pts, packet.dts, packet.stream = packet.pts + shift, packet.dts + shift, out
+                        target.mux(packet)
+            start += info.frames
+
+
+def _rate(fps: float) -> Fraction:
+    return Fraction(fps).limit_denominator(1001)  # as film and broadcast use
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that becomes `path` when the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

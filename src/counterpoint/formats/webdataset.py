@@ -1,0 +1,211 @@
+"""WebDataset shards: tars whose members of one name are one sample, here one episode.
+
+`NAME-000000.tar` and so on lie in a folder, or in one folder a split. The name of a member up to the first dot is its
+sample's key, the rest says what it is:
+
+    KEY.mp4, KEY.CAMERA.mp4             a video (.mp4, .mkv, .webm, .mov, .avi), of one of several cameras
+    KEY.jpg, KEY.000000.jpg             images (.jpg, .jpeg, .png), frame by frame in the order of their numbers
+    KEY.CAMERA.000000.jpg               images of one of several cameras
+    KEY.json                            an object: `instruction`, and optionally `fps` and `success`
+    KEY.txt, KEY.cls                    the instruction, where there is no KEY.json with one
+    KEY.actions.npy, KEY.state.npy      one row a frame; likewise environment_state.npy and rewards.npy
+
+A shard's headers, texts and the lengths of its videos are read once and kept in the user's cache folder; pixels are
+read by the range of bytes they have in their shard.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.store import VECTORS
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.boundary import as_mapping, as_number, decode_image, load_array, parsing
+from counterpoint.formats.remote import Part, read_ranges
+from counterpoint.formats.tar import indexed, members
+from counterpoint.formats.video import probe_video, read_frames
+
+_VIDEOS, _IMAGES, _TEXTS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png"), ("json", "txt", "cls")
+_ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
+_FPS = 10.0  # of images, where no KEY.json says another
+_TEXT = 1 << 20  # bytes a text may have
+_TOGETHER = 8  # shards that are indexed side by side
+_HINT = "write the shard again; a sample is KEY.mp4 or KEY.000000.jpg ... with KEY.json, KEY.txt or KEY.cls"
+_INDEX = "webdataset-1"
+
+Place = tuple[int, int]
+"""Offset and size of a member in its shard."""
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One episode: its shard, its key, and the places of its members."""
+
+    shard: Path
+    key: str
+    cameras: dict[str, list[Place]]  # one place for a video, one a frame for images
+    video: bool
+    arrays: dict[str, Place]
+    info: EpisodeInfo
+
+    @property
+    def where(self) -> str:
+        return f"{self.shard}, {self.key}"
+
+
+def shards(path: Path, split: str | None = None) -> list[Path]:
+    """Return the shards of a folder or of a split of it, or the one that is named; empty where there are none."""
+    if path.is_file():
+        return [path] if path.suffix == ".tar" else []
+    splits = shard_splits(path)
+    folders = [path / name for name in (splits if split is None else [split])] if splits else [path]
+    return [shard for folder in folders for shard in sorted(folder.glob("*.tar")) if shard.is_file()]
+
+
+def shard_splits(path: Path) -> tuple[str, ...]:
+    """Return the splits: the folders of shards, where there are no shards beside them."""
+    if not path.is_dir() or next(path.glob("*.tar"), None):
+        return ()
+    return tuple(sorted({shard.parent.name for shard in path.glob("*/*.tar")}))
+
+
+class WebDatasetStore(Reader):
+    """Episodes of WebDataset shards, local or behind a URL.
+
+    Args:
+        path: The folder of the shards, or of the folders of splits, or one shard.
+        split: The name of a split's folder; by default all.
+        on_bad_row: Called for each shard or sample that cannot be used, which is then left out; by default the first
+            raises.
+
+    Raises:
+        BadInputError: When there are no shards or no samples.
+    """
+
+    def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
+        self.files = shards(Path(path), split)
+        require(self.files, path, "no shards", "NAME-000000.tar and so on", "check the path")
+        with ThreadPoolExecutor(_TOGETHER) as pool:  # remote shards answer late
+            index = partial(indexed, kind=_INDEX, keep=_is_sound)
+            indexes = {file: pool.submit(index, file, make=partial(_index, file)) for file in self.files}
+            opened = list(read_each(self.files, lambda file: indexes[file].result(), on_bad_row))
+        rows = [(file, entry) for file, index in opened for entry in index]
+        first: _Sample | None = None
+
+        def read(row: tuple[Path, Any]) -> _Sample:
+            nonlocal first
+            sample = _sample(*row)
+            first = first or sample
+            names, own = list(first.cameras), list(sample.cameras)
+            require(own == names, sample.where, f"cameras {own}", f"{names}, as in {first.key}", _HINT)
+            return sample
+
+        self._samples = [sample for _, sample in read_each(rows, read, on_bad_row)]
+        require(self._samples, path, "no sample that can be used", "one or more", _HINT)
+        self.cameras = tuple(self._samples[0].cameras)
+        self.episodes = tuple(sample.info for sample in self._samples)
+        self.names = [sample.where for sample in self._samples]
+        self.identity = [sample.key for sample in self._samples]
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3]."""
+        sample = self._samples[episode]
+        places = sample.cameras[camera]
+        if sample.video:
+            return read_frames(_part(sample.shard, sample.key, places[0]), steps)
+        wanted, rows = np.unique(steps, return_inverse=True)
+        images: list[Array] = []
+        for step, data in zip(wanted.tolist(), read_ranges(sample.shard, [places[n] for n in wanted]), strict=True):
+            where = f"{sample.where}, frame {step}"
+            images.append(decode_image(where, data))
+            shape, first = images[-1].shape, images[0].shape
+            require(shape == first, where, shape, f"{first}, as the frames before it", _HINT)
+        return np.stack(images)[rows] if images else np.empty((0, 1, 1, 3), np.uint8)
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return the rows of KEY.NAME.npy."""
+        sample = self._samples[episode]
+        if name not in sample.arrays:
+            return None
+        (data,) = read_ranges(sample.shard, [sample.arrays[name]])
+        return load_array(data)
+
+
+def _part(shard: Path, key: str, place: Sequence[int]) -> Part:
+    return Part(shard, place[0], place[1], key)
+
+
+def _index(shard: Path) -> list[dict[str, Any]]:
+    """Return every sample of a shard: its members' places, its texts, and length and rate of its video."""
+    samples: dict[str, dict[str, Any]] = {}
+    for name, *place in members(shard):
+        folder, _, base = name.rpartition("/")
+        key, _, kind = base.partition(".")
+        if key and kind:
+            one = samples.setdefault(f"{folder}/{key}" if folder else key, {"places": {}, "texts": {}})
+            one["places"][kind.lower()] = place
+    texts = [(key, kind) for key, one in samples.items() for kind in one["places"] if kind in _TEXTS]
+    places = [samples[key]["places"][kind] for key, kind in texts]
+    for (key, kind), (_, size) in zip(texts, places, strict=True):
+        found, expected = f"{size} bytes of {key}.{kind}", f"at most {_TEXT}"
+        require(size <= _TEXT, shard, found, expected, "keep large values out of the text")
+    for (key, kind), data in zip(texts, read_ranges(shard, places), strict=True):
+        samples[key]["texts"][kind] = data.decode("utf-8", "replace")
+    for key, one in samples.items():
+        videos = [place for kind, place in one["places"].items() if kind.rpartition(".")[2] in _VIDEOS]
+        try:
+            infos = [probe_video(_part(shard, key, place)) for place in videos]
+            one["videos"] = [[info.frames, info.fps] for info in infos]
+        except BadInputError as error:
+            one["fault"] = [error.where, error.found, error.expected, error.hint]
+    return [{"key": key, **one} for key, one in samples.items()]
+
+
+def _is_sound(index: list[dict[str, Any]]) -> bool:
+    return not any("fault" in entry for entry in index)
+
+
+def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
+    """Return an episode from its entry in a shard's index."""
+    if "fault" in entry:
+        raise BadInputError(*entry["fault"])
+    key, places = entry["key"], entry["places"]
+    where, cameras, numbered = f"{shard}, {key}", dict[str, list[Place]](), dict[str, dict[int, Place]]()
+    for kind, place in places.items():
+        *names, ending = kind.split(".")
+        if ending in _VIDEOS:
+            cameras[".".join(names) or "camera"] = [place]
+        elif ending in _IMAGES:
+            number = int(names.pop()) if names and re.fullmatch(r"\d{1,18}", names[-1]) else 0
+            numbered.setdefault(".".join(names) or "camera", {})[number] = place
+    expected = "a video or images"
+    require(bool(cameras) != bool(numbered), where, f"the members {sorted(places)}", expected, _HINT)
+    video = bool(cameras)
+    for camera, frames in numbered.items():
+        cameras[camera] = [frames[number] for number in sorted(frames)]
+    with parsing(where, "a JSON object with an instruction", _HINT):
+        about = as_mapping(json.loads(entry["texts"].get("json", "{}")))
+        words = about.get("instruction") or entry["texts"].get("txt") or entry["texts"].get("cls") or ""
+        rates = {fps for _, fps in entry["videos"]}
+        fps = as_number(about.get("fps") or (max(rates) if video else _FPS))
+        success = about.get("success")
+    lengths = {frames for frames, _ in entry["videos"]} if video else {len(frames) for frames in cameras.values()}
+    require(len(lengths) == 1, where, f"cameras of {sorted(lengths)} frames", "one length", _HINT)
+    good = isinstance(words, str) and (success is None or isinstance(success, bool)) and 0 < fps < math.inf
+    found = f"instruction {words!r:.60}, fps {fps}, success {success!r}"
+    require(good, where, found, "a text, a rate above 0, and true or false", _HINT)
+    arrays = {kind.removesuffix(".npy"): place for kind, place in places.items() if kind in _ARRAYS}
+    info = EpisodeInfo(lengths.pop(), words.strip(), fps, success)
+    return _Sample(shard, key, dict(sorted(cameras.items())), video, arrays, info)

@@ -1,0 +1,231 @@
+"""Diffusion Policy's replay buffers: a zarr group, as a folder or a zip file, with all episodes end to end.
+
+::
+
+    meta/episode_ends      [E]: the step behind each episode's last
+    data/img, camera_0     images [N, H, W, 3] or [N, 3, H, W], uint8, or float in [0, 255]
+    data/action            [N, A]
+    data/state, agent_pos, robot_eef_pose, robot0_eef_pos, ...     [N, S]
+    data/timestamp         [N], seconds, of recordings of a real robot
+
+(`diffusion_policy/common/replay_buffer.py`; UMI's data sets are `.zarr.zip` files of the same form.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import zipfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite
+from counterpoint.errors import import_extra, require
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
+
+ENDS = "meta/episode_ends"
+_FPS = 10.0  # Push-T's; only recordings of a real robot have timestamps
+_EXPECTED = "a zarr replay buffer of Diffusion Policy"
+_HINT = "download or record it again"
+_STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
+_CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
+_MOST_CHUNKS = 10**8  # more are taken for damage
+
+
+def is_zarr_replay(path: Path) -> bool:
+    """Return whether a folder or a zip file is a replay buffer."""
+    if path.is_dir():
+        return (path / ENDS).is_dir()
+    with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        if path.suffix == ".zip" and path.is_file():
+            with zipfile.ZipFile(path) as archive:
+                return any(name.startswith(f"{ENDS}/") for name in archive.namelist())
+    return False
+
+
+class ZarrReplayStore(Reader):
+    """Episodes of one of Diffusion Policy's replay buffers, read chunk by chunk on demand.
+
+    - Cameras are the arrays of colour images. Where images are floats they are in [0, 255], as Diffusion Policy reads
+      them, and are rounded; floats in [0, 1] are refused.
+    - The state is `state` or `agent_pos`, else the robot's pose, gripper and joints in the alphabetical order of their
+      names.
+    - The frame rate is that of `timestamp` where there is one; otherwise Push-T's, 10 frames a second, is assumed.
+    - The data have no words. The attribute `instruction` of the group (`.zattrs`) is taken where there is one.
+
+    Zarr takes a chunk that is missing for zeros; here a missing chunk is refused.
+
+    Args:
+        path: The folder or the `.zarr.zip` file.
+        on_bad_row: Called for each episode that cannot be used, which is then left out; by default the first raises.
+
+    Raises:
+        BadInputError: When the buffer is damaged, incomplete, or its lengths disagree.
+        MissingExtraError: When `zarr` is not installed.
+    """
+
+    def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
+        self.path = Path(path)
+        self._group: Any = None
+        self._owner = 0
+        with parsing(self.path, _EXPECTED, _HINT):
+            group = self._open()
+            names = sorted(map(str, group["data"].array_keys()))
+            arrays = {name: self._array(f"data/{name}") for name in names}
+            ends = self._whole(ENDS)[()].astype(np.int64)
+            instruction = dict(group.attrs).get("instruction", "")
+        where, hint = f"{self.path}, attribute instruction", "write the task in words"
+        require(isinstance(instruction, str), where, repr(instruction)[:80], "a text", hint)
+        good = ends.ndim == 1 and len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
+        require(good, f"{self.path}, {ENDS}", str(ends[:9]), "the ends of the episodes, ascending", _HINT)
+        self._channels_first = {name: first for name, a in arrays.items() if (first := _channels_first(a)) is not None}
+        self.cameras = tuple(self._channels_first)
+        vectors = [name for name, array in arrays.items() if len(array.shape) == 2]
+        state = [name for name in vectors if name == ("state" if "state" in vectors else "agent_pos")]
+        self._parts: dict[str, list[str]] = {
+            "actions": [name for name in vectors if name == "action"],
+            "state": state or [name for name in vectors if _STATE.fullmatch(name)],
+            "timestamps": [name for name, array in arrays.items() if name == "timestamp" and len(array.shape) == 1],
+        }
+        folders = {part.name for part in self.path.glob("data/*/")}
+        lost = sorted(folders - arrays.keys())
+        require(not lost, f"{self.path}, data", f"{', '.join(lost)} without .zarray", "arrays", _HINT)
+        seen = self.cameras or self._parts["state"]
+        require(seen, f"{self.path}, data", f"the arrays {sorted(arrays)}", "images or a state", "check the names")
+        for name in (*self.cameras, *(name for names in self._parts.values() for name in names)):
+            require_size(f"{self.path}, data/{name}", math.prod(arrays[name].shape[1:]), 3 * MOST_PIXELS)
+            where, found = f"{self.path}, data/{name}", f"{arrays[name].shape[0]} steps"
+            require(arrays[name].shape[0] == ends[-1], where, found, f"{ends[-1]}, as {ENDS} says", _HINT)
+            self._whole(f"data/{name}")
+        for name in self.cameras:
+            self._check_scale(name)
+        self.rate_recorded = bool(self._parts["timestamps"])
+        self._spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).tolist()
+        kept = list(read_each(list(self._spans), self._rate, on_bad_row))
+        self._spans = [span for span, _ in kept]
+        self.episodes = tuple(EpisodeInfo(stop - first, instruction, fps) for (first, stop), fps in kept)
+        self.names = [f"{self.path}, steps {first} to {stop - 1}" for first, stop in self._spans]
+        self.files = [self.path] if self.path.is_file() else sorted(p for p in self.path.rglob("*") if p.is_file())
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3]."""
+        where = f"{self.names[episode]}, {camera}"
+        wanted, rows = np.unique(steps + self._spans[episode][0], return_inverse=True)
+        images = self._rows(where, camera, wanted)[rows]
+        if self._channels_first[camera]:
+            images = np.moveaxis(images, 1, -1)
+        if images.dtype != np.uint8:
+            good = bool(((images >= 0) & (images <= 255)).all())
+            require(good, where, "floats out of range", "floats in [0, 255]", "write images as uint8")
+            images = np.rint(images).astype(np.uint8)
+        return np.ascontiguousarray(images)
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return actions or state as the buffer has them; it has no rewards."""
+        parts = [self._steps(self._spans[episode], part) for part in self._parts.get(name, ())]
+        return np.concatenate(parts, axis=1) if parts else None
+
+    def timestamps(self, episode: int) -> Array:
+        """Return float64 [T], seconds since the episode's first step."""
+        for name in self._parts["timestamps"]:
+            times = self._steps(self._spans[episode], name).astype(np.float64)
+            return cast(Array, times - times[0])
+        return super().timestamps(episode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave open files behind."""
+        return {**self.__dict__, "_group": None}
+
+    def _rate(self, span: tuple[int, int]) -> float:
+        """Return the frames a second of an episode."""
+        for name in self._parts["timestamps"]:
+            times = self._steps(span, name).astype(np.float64)
+            check_finite(f"{self.path}, {name}", times)
+            steps = np.diff(times)
+            where, expected = f"{self.path}, steps {span[0]} to {span[1] - 1}, {name}", "seconds, ascending"
+            require(steps.ndim == 1 and bool((steps > 0).all()), where, "times that do not ascend", expected, _HINT)
+            return float(1 / steps.mean()) if len(steps) else _FPS
+        return _FPS
+
+    def _check_scale(self, camera: str) -> None:
+        """Refuse floats that look as if they were in [0, 1]."""
+        first = self._rows(f"{self.path}, {camera}", camera, np.array([0]))
+        require(
+            first.dtype == np.uint8 or not 0 < float(first.max()) <= 1,
+            f"{self.path}, data/{camera}",
+            f"floats of at most {first.max():.3g} in the first image",
+            "uint8, or floats in [0, 255]",
+            "multiply them by 255, and write them as uint8",
+        )
+
+    def _steps(self, span: tuple[int, int], name: str) -> Array:
+        return self._rows(f"{self.path}, {name}", name, np.arange(*span))
+
+    def _rows(self, where: str, name: str, wanted: Array) -> Array:
+        """Return the rows `wanted` of an array of `data`; they ascend without repeats."""
+        with parsing(where, "whole chunks", _HINT):
+            array = self._array(f"data/{name}")
+            if len(wanted) and wanted[-1] - wanted[0] < 2 * len(wanted):  # one range is read faster than rows
+                values: Array = array[int(wanted[0]) : int(wanted[-1]) + 1][wanted - wanted[0]]
+            else:
+                values = array.oindex[wanted]
+        return values
+
+    def _array(self, name: str) -> Any:
+        """Return an array that holds numbers; a codec could run code that comes with the data."""
+        group = self._open()
+        with parsing(f"{self.path}, {name}", _EXPECTED, _HINT):
+            array = group[name]
+        is_array = isinstance(array, import_extra("zarr", "zarr").Array)
+        require(is_array, f"{self.path}, {name}", "a group", "an array", _HINT)
+        codecs = [str(getattr(codec, "codec_id", "zlib")) for codec in (*array.filters, *array.compressors)]
+        bad = next((codec for codec in codecs if not _CODECS.fullmatch(codec)), None)
+        where, hint = f"{self.path}, {name}", "do not trust this file; write it with another compressor"
+        require(bad is None, where, f"the codec {bad!r}", "one that compresses numbers", hint)
+        require(array.dtype.kind in "biuf", where, f"{array.dtype}", "numbers", _HINT)
+        require_size(f"{where}, a chunk", math.prod(array.chunks) * array.dtype.itemsize, MOST_BYTES)
+        return array
+
+    def _whole(self, name: str) -> Any:
+        """Return an array whose chunks are all there, as zarr takes one that is not for zeros, and as long as they say.
+
+        Blosc would read behind the end of one that is cut short.
+        """
+        where, array = f"{self.path}, {name}", self._array(name)
+        with parsing(where, "a whole array", _HINT):
+            expected = array.nchunks
+            require(expected < _MOST_CHUNKS, where, f"{expected} chunks", f"fewer than {_MOST_CHUNKS}", _HINT)
+            count = array.nchunks_initialized
+            hint = "download it again; a writer must not leave out chunks of zeros (`write_empty_chunks`)"
+            require(count == expected, where, f"{count} chunks", f"{expected}", hint)
+            packed = any(getattr(codec, "codec_id", "") == "blosc" for codec in array.compressors)
+            for chunk in (self.path / name).glob("[0-9]*") if packed and self.path.is_dir() else ():
+                with chunk.open("rb") as file:
+                    size, found = int.from_bytes(file.read(16)[12:], "little"), chunk.stat().st_size
+                require(found == size, f"{where}, chunk {chunk.name}", f"{found} bytes", f"{size}", _HINT)
+        return array
+
+    def _open(self) -> Any:
+        """Return the group; a process opens it for itself."""
+        if self._group is None or self._owner != os.getpid():
+            zarr = import_extra("zarr", "zarr")
+            with contextlib.suppress(ImportError):  # the codecs of UMI's images
+                import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
+            source = zarr.storage.ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
+            with parsing(self.path, _EXPECTED, _HINT):
+                self._group, self._owner = zarr.open_group(source, mode="r"), os.getpid()
+        return self._group
+
+
+def _channels_first(array: Any) -> bool | None:
+    """Return whether images have their colours before height and width; `None` for an array that holds no images."""
+    shape = array.shape
+    if len(shape) != 4 or 0 in shape or not (array.dtype == np.uint8 or array.dtype.kind == "f"):
+        return None
+    return False if shape[-1] == 3 else True if shape[1] == 3 else None

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.data.cache import cached
+from counterpoint.data.resize import resize
+from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset, split_names
+from counterpoint.formats.video import encode_video
+from tests.formats.hdf5.made import write_robomimic
+from tests.formats.made import memory_store, smooth_frames, write_epic, write_lerobot, write_variable_rate, write_videos
+
+
+def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    info(write_lerobot(tmp_path / "data", splits={"train": "0:2", "val": "2:3"}))
+    told = capsys.readouterr().out
+    for fact in ("LeRobot", "3, of 3 to 7 frames", "15", "top 32x24, wrist 32x24", "4 dimensions", "3 dimensions"):
+        assert fact in told
+    for fact in ("train 0:2, val 2:3", "33% of 3 episodes", "task 0", "task 1"):
+        assert fact in told
+
+
+def test_info_of_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    info(write_epic(tmp_path / "epic"))
+    told = capsys.readouterr().out
+    for fact in ("EPIC-KITCHENS-100", "50, 59.94", "rgb 32x24", "1 segments whose frames are not there", "train 0:3"):
+        assert fact in told
+    folder = write_videos(tmp_path / "videos")
+    (folder / "manifest.csv").write_text("video,instruction\nvideos/0.mp4,push the [red] block\n")
+    info(folder)
+    told = capsys.readouterr().out
+    assert "not recorded" in told
+    assert "push the [red] block" in told  # not taken for markup
+    info(cached(memory_store(), size=16, root=tmp_path, progress=False).path)
+    assert "training store" in capsys.readouterr().out
+
+
+def test_doctor_says_clean_and_ends_in_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(write_videos(tmp_path)) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+
+
+def test_doctor_tells_findings_and_ends_in_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    folder = write_videos(tmp_path)
+    with (folder / "manifest.csv").open("a") as manifest:
+        manifest.write("videos/9.mp4,nowhere\n")
+    assert doctor(folder) == 2
+    told = capsys.readouterr().out
+    for word in ("1 finding", "manifest.csv, row 4", "no file 'videos/9.mp4'", "remove this row"):
+        assert word in told
+
+
+def test_long_tables_are_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_videos(tmp_path)
+    rows = [f"videos/0.mp4,push block {number}" for number in range(103)]
+    (folder / "manifest.csv").write_text("\n".join(["video,instruction", *rows]))
+    info(folder)
+    assert "and 3 more" in capsys.readouterr().out
+    (folder / "manifest.csv").write_text("\n".join(["video,instruction", *("nothing.mp4,push" for _ in range(104))]))
+    assert doctor(folder) == 2
+    assert "and 4 more" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("masks", "splits"),
+    [
+        ({"train": (0, 2), "valid": (1,)}, {"train": 2, "valid": 1}),
+        ({"train": (2,)}, {"train": 1}),
+        ({"valid": (1,)}, {"train": 3}),
+        ({"train": (0, 1), "valid": (1,)}, {"train": 3}),
+    ],
+)
+def test_convert_puts_the_training_demonstrations_first(
+    tmp_path: Path, masks: dict[str, tuple[int, ...]], splits: dict[str, int]
+) -> None:
+    source = write_robomimic(tmp_path / "lift.hdf5", masks=masks)
+    out = convert(source, tmp_path / "out")
+    assert {name: len(open_dataset(out, split=name).episodes) for name in split_names(out)} == splits
+    kept = [open_dataset(source).episodes[number].length for number in masks.get("train", ())]
+    if "train" in masks and set(masks["train"]).isdisjoint(masks.get("valid", ())):
+        assert [episode.length for episode in open_dataset(out, split="train").episodes] == kept
+
+
+def test_convert_videos(tmp_path: Path) -> None:
+    source = write_videos(tmp_path / "videos", fps=10)
+    out = convert(source, tmp_path / "out")
+    before, after = open_dataset(source), open_dataset(out)
+    assert [(e.length, e.instruction) for e in after.episodes] == [(e.length, e.instruction) for e in before.episodes]
+    for number, episode in enumerate(before.episodes):
+        steps = np.arange(episode.length)
+        change = after.frames(number, steps).astype(float) - before.frames(number, steps)
+        assert np.abs(change).mean() < 3
+    assert doctor(out) == 0
+    told = json.loads((out / "meta" / "info.json").read_text())["counterpoint"]
+    assert told["source_fps"] == [10]
+    assert told["source_fingerprint"] == before.fingerprint
+
+
+def test_convert_keeps_splits_vectors_success_and_lossless_cameras(tmp_path: Path) -> None:
+    source = write_lerobot(tmp_path / "data", splits={"train": "0:2", "val": "2:3"}, image_cameras=["wrist"])
+    out = convert(source, tmp_path / "out")
+    before, after = open_dataset(source), open_dataset(out)
+    assert split_names(out) == ("train", "val")
+    assert before.episodes == after.episodes
+    for number, episode in enumerate(before.episodes):
+        steps = np.arange(episode.length)
+        np.testing.assert_array_equal(after.frames(number, steps, "wrist"), before.frames(number, steps, "wrist"))
+        np.testing.assert_array_equal(after.actions(number), before.actions(number))
+        np.testing.assert_array_equal(after.state(number), before.state(number))
+
+
+def test_convert_resizes(tmp_path: Path) -> None:
+    source = write_lerobot(tmp_path / "data", image_cameras=["top", "wrist"])
+    out = convert(source, tmp_path / "out", size=16)
+    steps = np.arange(3)
+    np.testing.assert_array_equal(open_dataset(out).frames(2, steps), resize(open_dataset(source).frames(2, steps), 16))
+
+
+def test_convert_of_videos_that_differ_in_size_needs_one(tmp_path: Path) -> None:
+    source = write_videos(tmp_path / "videos")
+    encode_video(source / "videos" / "1.mp4", smooth_frames(6, 48, 48), 10)
+    with pytest.raises(BadInputError, match="--size"):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert [e.length for e in open_dataset(convert(source, tmp_path / "out", size=32)).episodes] == [12, 6]
+
+
+def test_convert_of_one_fractional_rate_keeps_every_frame(tmp_path: Path) -> None:
+    source = write_videos(tmp_path / "videos", fps=3.4)
+    out = open_dataset(convert(source, tmp_path / "out"))
+    assert [(e.length, e.fps) for e in out.episodes] == [(12, 3), (12, 3)]
+
+
+def test_convert_of_several_rates_asks_for_one_and_takes_nearest_frames(tmp_path: Path) -> None:
+    source = write_epic(tmp_path / "epic", frames=60)  # 50 and 59.94 frames a second
+    with pytest.raises(BadInputError, match="--fps 50"):
+        convert(source, tmp_path / "out")
+    out = open_dataset(convert(source, tmp_path / "out", fps=30))
+    assert [(e.length, e.fps) for e in out.episodes] == [(2, 30), (2, 30), (30, 30)]
+    change = out.frames(2, np.array([20])).astype(float) - open_dataset(source).frames(2, np.arange(60))
+    assert np.abs(change).mean(axis=(1, 2, 3)).argmin() == round(20 / 30 * 59.94)
+
+
+def test_convert_of_a_rate_that_varies_takes_frames_nearest_in_time(tmp_path: Path) -> None:
+    source = tmp_path / "videos"
+    source.mkdir()
+    times = write_variable_rate(source / "phone.mp4")
+    (source / "manifest.csv").write_text("video,instruction\nphone.mp4,open\n")
+    with pytest.raises(BadInputError, match="a rate that varies"):
+        convert(source, tmp_path / "out")
+    out = open_dataset(convert(source, tmp_path / "out", fps=10))
+    assert out.episodes[0].length == int(times[-1] * 10) + 1
+    assert doctor(tmp_path / "out") == 0
+    change = out.frames(0, np.array([20])).astype(float) - open_dataset(source).frames(0, np.arange(40))
+    assert np.abs(change).mean(axis=(1, 2, 3)).argmin() == np.abs(times - 2.0).argmin()
+
+
+def test_actions_are_never_resampled(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="actions"):
+        convert(write_lerobot(tmp_path / "data"), tmp_path / "out", fps=5)
+
+
+def test_convert_refuses_an_existing_folder(tmp_path: Path) -> None:
+    source = write_videos(tmp_path / "videos")
+    with pytest.raises(BadInputError, match="existing"):
+        convert(source, tmp_path / "videos")

@@ -1,0 +1,93 @@
+"""A sound data set for each reader, as small as it can be."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from counterpoint.data.cache import cached
+from counterpoint.formats.minari.writer import write_minari
+from tests.formats.hdf5.made import write_libero, write_robomimic
+from tests.formats.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
+from tests.formats.minari.made import goal_episodes
+from tests.formats.remote_made import write_shards
+from tests.formats.rlbench.made import write_task
+from tests.formats.rlds.made import write_rlds
+from tests.formats.test_drq import write_replay as write_drq
+from tests.formats.test_ogbench import write_ogbench
+from tests.formats.test_zarr_replay import write_replay
+
+
+def write_json_manifest(root: Path) -> Path:
+    """Write videos and a manifest in JSON lines."""
+    write_videos(root)
+    (root / "manifest.csv").unlink()
+    (root / "manifest.jsonl").write_text(
+        '{"video": "videos/0.mp4", "instruction": "open", "start": 0.2, "end": 0.9}\n'
+        '{"video": "videos/1.mp4", "instruction": "close", "start": null}\n'
+    )
+    return root
+
+
+def write_store(root: Path) -> Path:
+    """Write a training store."""
+    built = cached(memory_store(), size=16, root=root.parent / "stores", progress=False).path
+    return shutil.copytree(built, root)
+
+
+def write_zarr(root: Path) -> Path:
+    """Write a replay buffer of Diffusion Policy."""
+    write_replay(root)
+    return root
+
+
+def write_hdf5(root: Path) -> Path:
+    """Write two subsets of robomimic's demonstrations."""
+    write_robomimic(root / "demo.hdf5", masks={"train": [0, 1], "valid": [2]})
+    return root
+
+
+def write_libero_task(root: Path) -> Path:
+    """Write a task of LIBERO."""
+    write_libero(root / "turn_on_the_stove_demo.hdf5")
+    return root
+
+
+def write_drq_replay(root: Path) -> Path:
+    """Write a replay buffer of DrQ-v2."""
+    write_drq(root)
+    return root
+
+
+def write_ogbench_file(root: Path) -> Path:
+    """Write OGBench's two files of a data set."""
+    root.mkdir()
+    write_ogbench(root / "pointmaze-medium-stitch-v0.npz")
+    return root / "pointmaze-medium-stitch-v0.npz"
+
+
+def write_goals(root: Path) -> Path:
+    """Write a Minari data set."""
+    write_minari(root, goal_episodes(), env_id="PointMaze_UMaze-v3", description="Made.")
+    return root
+
+
+SOURCES: dict[str, Callable[[Path], Path]] = {
+    "videos, csv": write_videos,
+    "videos, jsonl": write_json_manifest,
+    "lerobot v3": lambda root: write_lerobot(root, image_cameras=["wrist"]),
+    "lerobot v2.1": write_lerobot_v21,
+    "epic": write_epic,
+    "robomimic": write_hdf5,
+    "libero": write_libero_task,
+    "minari": write_goals,
+    "drq": write_drq_replay,
+    "ogbench": write_ogbench_file,
+    "rlbench": write_task,
+    "rlds": lambda root: write_rlds(root, absent=[]),
+    "zarr": write_zarr,
+    "webdataset, videos": lambda root: write_shards(root, memory_store()),
+    "webdataset, images": lambda root: write_shards(root, memory_store((3, 2)), images=True),
+    "store": write_store,
+}

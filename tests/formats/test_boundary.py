@@ -1,0 +1,164 @@
+"""Damage becomes one message, our own mistakes surface, and no size is believed before memory is taken for it."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from counterpoint.errors import BadInputError
+from counterpoint.formats import boundary
+from counterpoint.formats.boundary import (
+    DAMAGE,
+    MISTAKES,
+    array_headers,
+    as_list,
+    as_mapping,
+    as_number,
+    as_numbers,
+    as_whole,
+    decode_image,
+    examining_images,
+    load_array,
+    load_arrays,
+    parsing,
+    read_bytes,
+)
+from tests.formats.made import smooth_frames
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_one_message(kind: type[Exception]) -> None:
+    error = kind(1, "text") if issubclass(kind, av.FFmpegError) else kind("text")
+    expected = r"where: found damaged content .*; expected whole"
+    with pytest.raises(BadInputError, match=expected), parsing("where", "whole"):
+        raise error
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_surface(kind: type[Exception]) -> None:
+    with pytest.raises(kind), parsing("where", "whole"):
+        raise kind
+
+
+def test_a_mistake_that_a_library_makes_of_damage_is_damage() -> None:
+    with pytest.raises(BadInputError, match="TypeError"), parsing("where", "whole"):
+        Image.frombytes("RGB", (1, 1), [object()])  # type: ignore[arg-type]
+    with pytest.raises(AttributeError), parsing("where", "whole"):
+        Image.frombyte("RGB", (1, 1), b"123")  # type: ignore[attr-defined]  # raised here, not there
+
+
+@pytest.mark.parametrize("value", ["1", [], {}, None, True, float("nan"), float("inf")])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="where a finite number should be"):
+        as_number(value)
+
+
+def test_parts_of_trees_are_taken_as_they_are() -> None:
+    assert (as_number(2), as_whole("3"), as_whole(np.int64(4)), as_list([1]), as_mapping({"a": 1})) == (
+        *(2.0, 3, 4),
+        *([1], {"a": 1}),
+    )
+    for refuse, value in ((as_whole, True), (as_whole, []), (as_list, "ab"), (as_list, {}), (as_mapping, [1])):
+        with pytest.raises(ValueError, match="should be"):
+            refuse(value)
+    unfit: list[Any] = [["a"], [{}], np.zeros(2, complex), [None]]
+    for values in unfit:
+        with pytest.raises(ValueError, match="where numbers should be"):
+            as_numbers(values)
+
+
+def test_files_that_are_too_large_or_no_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "a.json") == b"12345"
+    with pytest.raises(BadInputError, match="found 5 bytes; expected 4 at most"):
+        read_bytes(tmp_path / "a.json", 4)
+    for path in (tmp_path, Path("/dev/zero"), tmp_path / "none"):
+        with pytest.raises(BadInputError, match=r"no regular file|No such file"):
+            read_bytes(path)
+
+
+def npz_that_claims(path: Path, shape: tuple[int, ...], dtype: str = "<f4") -> Path:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", header.getvalue() + bytes(80))
+    return path
+
+
+def test_headers_are_compared_with_the_content(tmp_path: Path) -> None:
+    assert array_headers(npz_that_claims(tmp_path / "good.npz", (20,))) == {"a": ((20,), np.dtype("<f4"))}
+    for shape in ((10**9, 10), (19,), (21,)):
+        path = npz_that_claims(tmp_path / "bad.npz", shape)
+        with pytest.raises(ValueError, match="claims"):
+            array_headers(path)
+        with pytest.raises(ValueError, match="claims"):
+            load_arrays(path)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        load_arrays(npz_that_claims(tmp_path / "objects.npz", (10,), "|O"))
+    with pytest.raises(ValueError, match="shape"):
+        array_headers(npz_that_claims(tmp_path / "negative.npz", (-1, 2)))
+    with pytest.raises(BadInputError, match="found 80 bytes; expected 79 at most"):
+        load_arrays(tmp_path / "good.npz", limit=79)
+    assert load_arrays(tmp_path / "good.npz")["a"].shape == (20,)
+
+
+def test_an_array_as_long_as_its_header_says(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    np.save(stream, np.arange(5))
+    np.testing.assert_array_equal(load_array(stream.getvalue()), np.arange(5))
+    for content in (stream.getvalue()[:-1], stream.getvalue() + b"x"):
+        with pytest.raises(ValueError, match="bytes for int64"):
+            load_array(content)
+
+
+def encoded(form: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(smooth_frames(1, 24, 32)[0]).save(stream, form)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_a_picture_that_claims_too_much_is_refused_before_it_is_decoded(form: str) -> None:
+    data = encoded(form)
+    if form == "PNG":
+        header = b"IHDR" + struct.pack(">II", 6000, 6000) + data[24:29]
+        data = data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
+    else:
+        at = data.index(b"\xff\xc0")
+        data = data[: at + 5] + struct.pack(">HH", 6000, 6000) + data[at + 9 :]
+    with pytest.raises(BadInputError, match="found 6000 x 6000 pixels"):
+        decode_image("picture", data)
+
+
+def test_checksums_of_a_png_are_verified() -> None:
+    data = bytearray(encoded("PNG"))
+    np.testing.assert_array_equal(decode_image("picture", bytes(data)), smooth_frames(1, 24, 32)[0])
+    for place in range(8, len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        with pytest.raises(BadInputError, match="picture"):
+            decode_image("picture", bytes(changed))
+
+
+def test_codes_of_a_jpeg_are_followed_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundary, "jpeg_fault", lambda data: "a code that does not exist")
+    assert decode_image("picture", encoded("JPEG")).shape == (24, 32, 3)
+    with pytest.raises(BadInputError, match="a code that does not exist"), examining_images():
+        decode_image("picture", encoded("JPEG"))
+    assert decode_image("picture", encoded("JPEG")).shape == (24, 32, 3)
+
+
+def test_other_formats_are_refused() -> None:
+    with pytest.raises(BadInputError, match="a whole PNG"):
+        decode_image("picture", encoded("JPEG"), ["PNG"])
+    with pytest.raises(BadInputError, match="a whole JPEG or PNG"):
+        decode_image("picture", encoded("GIF"))

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.cli.data.doctor import examine
+from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.errors import BadInputError
+from counterpoint.formats.video import has_uneven_rate, read_frames
+from counterpoint.formats.video_folder import VideoFolderStore
+from tests.formats.made import smooth_frames, write_variable_rate, write_videos
+
+WIDOWX = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "widowx"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_videos(tmp_path / "data")
+
+
+def manifest(folder: Path, text: str) -> Path:
+    (folder / "manifest.csv").write_text(text)
+    return folder
+
+
+def test_reads_whole_videos(folder: Path) -> None:
+    store = VideoFolderStore(folder)
+    assert isinstance(store, EpisodeStore)
+    assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [(12, "task 0", 10), (12, "task 1", 10)]
+    episode = read_episode(store, 1)
+    assert episode.actions is None
+    np.testing.assert_allclose(episode.timestamps, np.arange(12) / 10)
+    expected = smooth_frames(12, 32, 48, seed=1).astype(float)
+    assert np.abs(episode.frames["camera"] - expected).mean() < 6
+    assert store.frames(0, np.array([11, 0, 11])).shape == (3, 32, 48, 3)
+
+
+def test_segments_of_one_video(folder: Path) -> None:
+    manifest(
+        folder,
+        "video,instruction,start,end\nvideos/0.mp4,first,,0.5\nvideos/0.mp4,second,0.5,1.2\nvideos/0.mp4,all,,\n",
+    )
+    store = VideoFolderStore(folder)
+    assert [(e.instruction, e.length) for e in store.episodes] == [("first", 5), ("second", 7), ("all", 12)]
+    whole = store.frames(2, np.arange(12))
+    np.testing.assert_array_equal(store.frames(0, np.arange(5)), whole[:5])
+    np.testing.assert_array_equal(store.frames(1, np.arange(7)), whole[5:])
+    assert store.timestamps(1)[0] == 0
+
+
+def test_segments_of_a_variable_frame_rate_follow_presentation_times(tmp_path: Path) -> None:
+    times = write_variable_rate(tmp_path / "phone.mp4")
+    manifest(
+        tmp_path,
+        "video,instruction,start,end\nphone.mp4,slow,1.0,\nphone.mp4,fast,,1\nphone.mp4,both,0.9,1.5\nphone.mp4,end,2,3\n",
+    )
+    store = VideoFolderStore(tmp_path)
+    assert [info.length for info in store.episodes] == [10, 30, 6, 5]
+    whole = read_frames(tmp_path / "phone.mp4", range(40))
+    np.testing.assert_array_equal(store.frames(0, np.arange(10)), whole[30:])
+    np.testing.assert_array_equal(store.frames(2, np.arange(6)), whole[27:33])
+    np.testing.assert_allclose(store.timestamps(2), times[27:33] - times[27], atol=1e-4)
+    np.testing.assert_allclose([info.fps for info in store.episodes], [5, 30, 6 / 0.7, 5], rtol=0.02)
+    manifest(tmp_path, "video,instruction,start,end\nphone.mp4,late,2,3.3\n")
+    with pytest.raises(BadInputError, match="the video's end"):
+        VideoFolderStore(tmp_path)
+
+
+def test_doctor_finds_a_variable_frame_rate(tmp_path: Path) -> None:
+    write_variable_rate(tmp_path / "phone.mp4")
+    (finding,) = examine(manifest(tmp_path, "video,instruction\nphone.mp4,open\n"))
+    assert "variable frame rate" in finding.found
+    assert finding.where.endswith("phone.mp4")
+
+
+def test_json_lines_and_a_manifest_named_itself(folder: Path) -> None:
+    rows = [{"video": "videos/0.mp4", "instruction": 'a, "quoted" task', "start": 0.25, "end": None}]
+    (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    (info,) = VideoFolderStore(folder / "rows.jsonl").episodes
+    assert (info.instruction, info.length) == ('a, "quoted" task', 9)
+
+
+def test_fingerprint_follows_manifest_and_videos(folder: Path) -> None:
+    before = VideoFolderStore(folder).fingerprint
+    assert VideoFolderStore(folder).fingerprint == before
+    os.utime(folder / "videos" / "0.mp4", ns=(1, 1))
+    touched = VideoFolderStore(folder).fingerprint
+    manifest(folder, "video,instruction\nvideos/0.mp4,other\nvideos/1.mp4,task 1\n")
+    assert len({before, touched, VideoFolderStore(folder).fingerprint}) == 3
+
+
+BAD_ROWS = {
+    "videos/9.mp4,task": r"no file 'videos/9.mp4'",
+    "../data/videos/0.mp4,task": "leaves the folder",
+    "/etc/passwd,task": "leaves the folder",
+    "link.mp4,task": "leaves the folder",
+    "loop.mp4,task": "loop.mp4",
+    "vid\0eo.mp4,task": "video",
+    f"{'x' * 5000}.mp4,task": "video",
+    ",task": "nothing in column 'video'",
+    "videos/1.mp4,": "nothing in column 'instruction'",
+    "videos/1.mp4,   ": "instruction",
+    "videos/1.mp4": "1 fields; expected 2",
+    "videos/1.mp4,put it down, slowly": "3 fields; expected 2",
+    'videos/1.mp4,"unclosed': "comma-separated",
+    "notes.txt,task": "notes.txt",
+    "truncated.mp4,task": "truncated.mp4",
+    "headless.mp4,task": "headless.mp4",
+}
+
+
+@pytest.mark.parametrize("row", BAD_ROWS, ids=lambda row: row[:20].replace("\0", "0"))
+def test_bad_row_is_named(folder: Path, row: str) -> None:
+    whole = (folder / "videos" / "0.mp4").read_bytes()
+    (folder / "truncated.mp4").write_bytes(whole[: len(whole) // 2])
+    (folder / "headless.mp4").write_bytes(whole[: whole.rindex(b"moov") - 4])
+    (folder / "notes.txt").write_text("no video")
+    shutil.copy(folder / "videos" / "0.mp4", folder.parent / "outside.mp4")
+    (folder / "link.mp4").symlink_to(folder.parent / "outside.mp4")
+    (folder / "loop.mp4").symlink_to(folder / "loop.mp4")
+    manifest(folder, f"video,instruction\nvideos/0.mp4,good\n{row}\n")
+    with pytest.raises(BadInputError, match=BAD_ROWS[row]) as caught:
+        VideoFolderStore(folder)
+    assert f"{folder / 'manifest.csv'}, row 3" in caught.value.where
+    assert caught.value.expected
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [("0.5", "0.5"), ("0.8", "0.2"), ("0", "1.31"), ("1.2", ""), ("-1", ""), ("soon", ""), ("", "inf")],
+)
+def test_bad_times_are_named(folder: Path, start: str, end: str) -> None:
+    manifest(folder, f"video,instruction,start,end\nvideos/0.mp4,task,{start},{end}\n")
+    with pytest.raises(BadInputError, match="row 2"):
+        VideoFolderStore(folder)
+
+
+@pytest.mark.parametrize(
+    "value", [5, None, True, ["open"], "", " "], ids=["number", "null", "truth", "list", "empty", "blank"]
+)
+def test_instruction_in_json_must_be_text(folder: Path, value: object) -> None:
+    (folder / "rows.jsonl").write_text(json.dumps({"video": "videos/0.mp4", "instruction": value}))
+    with pytest.raises(BadInputError, match=r"row 1.*instruction"):
+        VideoFolderStore(folder / "rows.jsonl")
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"video": "videos/0.mp4"}', "[" * 100_000])
+def test_json_row_must_be_an_object_with_both_keys(folder: Path, line: str) -> None:
+    (folder / "rows.jsonl").write_text(line)
+    with pytest.raises(BadInputError, match="row 1"):
+        VideoFolderStore(folder / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "columns"),
+        (b"video,instruction\n", "no rows"),
+        (b"path,text\nvideos/0.mp4,task\n", "column 'video'"),
+        (b"video,video,instruction\na,b,c\n", "column 'video', once"),
+        (b"video,instruction\nvideos/0.mp4,caf\xe9\n", r"row 2.*UTF-8"),
+    ],
+)
+def test_bad_manifest(folder: Path, data: bytes, message: str) -> None:
+    (folder / "manifest.csv").write_bytes(data)
+    with pytest.raises(BadInputError, match=message):
+        VideoFolderStore(folder)
+
+
+def test_no_manifest_or_two(folder: Path) -> None:
+    (folder / "manifest.jsonl").write_text("{}")
+    with pytest.raises(BadInputError, match="both"):
+        VideoFolderStore(folder)
+    with pytest.raises(BadInputError, match="no manifest"):
+        VideoFolderStore(folder / "videos")
+
+
+def test_byte_order_mark_and_quotes_of_a_spreadsheet(folder: Path) -> None:
+    (folder / "manifest.csv").write_bytes('\ufeffvideo,instruction\r\nvideos/0.mp4,"first, then ""that"""\r\n'.encode())
+    assert VideoFolderStore(folder).episodes[0].instruction == 'first, then "that"'
+
+
+def test_unknown_camera(folder: Path) -> None:
+    with pytest.raises(BadInputError, match="'top'"):
+        VideoFolderStore(folder).frames(0, np.array([0]), "top")
+
+
+@pytest.mark.skipif(not WIDOWX.is_dir(), reason="needs ../shared/data/widowx")
+def test_real_rollouts_of_a_robot() -> None:
+    store = VideoFolderStore(WIDOWX)
+    assert len(store.episodes) == 18
+    assert len({info.instruction for info in store.episodes}) == 9
+    assert not any(map(has_uneven_rate, store.files))  # two videos have one short interval
+    for number, info in enumerate(store.episodes):
+        assert 19 <= info.length <= 80
+        assert 3.3 <= info.fps <= 3.5
+        assert store.frames(number, np.array([0, info.length - 1])).shape == (2, 480, 640, 3)

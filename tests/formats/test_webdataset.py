@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from counterpoint.cli.data.doctor import examine
+from counterpoint.data.store import EpisodeStore
+from counterpoint.errors import BadInputError
+from counterpoint.formats import Format, open_dataset, recognise, split_names
+from counterpoint.formats.tar import indexed, members
+from tests.formats.made import memory_store
+from tests.formats.remote_made import add, write_shards
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def source() -> EpisodeStore:
+    return memory_store(lengths=(5, 7, 3, 4, 6), cameras=("camera",))
+
+
+def png(value: int, size: tuple[int, int] = (8, 6)) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", size, (value, 0, 0)).save(data, "PNG")
+    return data.getvalue()
+
+
+def shard(path: Path, **members: bytes | str) -> Path:
+    """Write members whose names have `__` for dots."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            add(tar, name.replace("__", "."), data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+@pytest.mark.parametrize("cameras", [("camera",), ("top", "wrist")])
+def test_images_are_read_as_they_were_written(cameras: tuple[str, ...], tmp_path: Path) -> None:
+    source = memory_store(lengths=(5, 7, 3, 4, 6), cameras=cameras)
+    root = write_shards(tmp_path / "set", source, images=True)
+    assert recognise(root) is Format.WEBDATASET
+    store = open_dataset(root)
+    assert store.cameras == cameras
+    assert [(info.length, info.instruction, info.fps) for info in store.episodes] == [
+        (info.length, info.instruction, info.fps) for info in source.episodes
+    ]
+    for number, info in enumerate(source.episodes):
+        for camera in cameras:
+            steps = np.array([info.length - 1, 0, 1, 0])
+            np.testing.assert_array_equal(store.frames(number, steps, camera), source.frames(number, steps, camera))
+        np.testing.assert_array_equal(store.state(number), source.state(number))
+        assert store.actions(number) is None
+    assert examine(root) == []
+
+
+def test_videos_are_read_by_their_place(source: EpisodeStore, tmp_path: Path) -> None:
+    store = open_dataset(write_shards(tmp_path / "set", source))
+    for number, info in enumerate(source.episodes):
+        steps = np.arange(info.length)
+        close = np.abs(store.frames(number, steps).astype(int) - source.frames(number, steps)).mean()
+        assert close < 8
+        np.testing.assert_array_equal(store.frames(number, steps[::-1]), store.frames(number, steps)[::-1])
+    with pytest.raises(BadInputError, match="0001"):
+        store.frames(1, np.array([7]))
+
+
+def test_folders_are_splits(source: EpisodeStore, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_shards(tmp_path / "set" / split, source)
+    assert split_names(tmp_path / "set") == ("train", "val")
+    assert len(open_dataset(tmp_path / "set").episodes) == 10
+    assert len(open_dataset(tmp_path / "set", split="val").episodes) == 5
+    assert len(open_dataset(tmp_path / "set" / "val" / "clips-000000.tar").episodes) == 2
+    with pytest.raises(BadInputError, match="'test'"):
+        open_dataset(tmp_path / "set", split="test")
+
+
+def test_texts_are_instructions(tmp_path: Path) -> None:
+    one: dict[str, Any] = {"0__jpg": png(1)}
+    about = json.dumps({"instruction": "push", "fps": 5, "success": True})
+    one |= {"0__json": about, "1__jpg": png(2), "1__txt": "pull\n", "2__png": png(3)}
+    other: dict[str, Any] = {"a/0__jpg": png(4), "a/0__cls": "7", "0__0__jpg": png(5), "0__10__jpg": png(6)}
+    shard(tmp_path / "s-0.tar", **one)
+    shard(tmp_path / "s-1.tar", **other)
+    store = open_dataset(tmp_path)
+    facts = [(info.length, info.instruction, info.fps, info.success) for info in store.episodes]
+    first, rest = (1, "push", 5, True), [(1, "pull"), (1, ""), (1, "7"), (2, "")]
+    assert facts == [first, *((*known, 10, None) for known in rest)]
+    assert store.frames(4, np.array([1, 0]))[:, 0, 0, 0].tolist() == [6, 5]
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"0__txt": "push"}, "expected a video or images"),
+        ({"0__jpg": png(0), "0__mp4": b""}, "no|damaged"),
+        ({"0__mp4": b"no video at all"}, "0"),
+        ({"0__jpg": png(0), "0__json": "{"}, "JSON"),
+        ({"0__jpg": png(0), "0__json": "[1]"}, "JSON"),
+        ({"0__jpg": png(0), "0__json": '{"instruction": ["a"]}'}, "a text"),
+        ({"0__jpg": png(0), "0__json": '{"fps": -1}'}, "above 0"),
+        ({"0__a__0__jpg": png(0), "0__b__0__jpg": png(0), "0__b__1__jpg": png(0)}, "one length"),
+    ],
+)
+def test_bad_samples_are_named_and_left_out(members: dict[str, bytes | str], message: str, tmp_path: Path) -> None:
+    bad = shard(tmp_path / "set" / "a.tar", **members, **{"9__0__jpg": png(0)})
+    for _ in range(2):  # a fault is looked for again
+        with pytest.raises(BadInputError, match=message) as caught:
+            open_dataset(tmp_path / "set")
+        assert bad.name in str(caught.value)
+    found: list[BadInputError] = []
+    assert len(open_dataset(tmp_path / "set", on_bad_row=found.append).episodes) == 1
+    assert len(found) == 1
+
+
+def test_damaged_images_and_other_cameras_are_told(tmp_path: Path) -> None:
+    images = {"0__0__jpg": png(0), "0__1__jpg": b"no image", "1__0__jpg": png(0), "1__1__jpg": png(0, (9, 9))}
+    shard(tmp_path / "a.tar", **images)
+    store = open_dataset(tmp_path)
+    with pytest.raises(BadInputError, match="frame 1: found damaged"):
+        store.frames(0, np.arange(2))
+    with pytest.raises(BadInputError, match=r"frame 1: found \(9, 9, 3\)"):
+        store.frames(1, np.arange(2))
+    assert len(examine(tmp_path)) == 2
+    shard(tmp_path / "b.tar", **{"2__top__0__jpg": png(0)})
+    with pytest.raises(BadInputError, match="top"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [0, 300, 1500])
+def test_damaged_shards_are_told(cut: int, source: EpisodeStore, tmp_path: Path) -> None:
+    root = write_shards(tmp_path / "set", source)
+    path = root / "clips-000001.tar"
+    path.write_bytes(b"x" * 2000 if not cut else path.read_bytes()[:cut])
+    with pytest.raises(BadInputError, match=r"clips-000001\.tar"):
+        open_dataset(root)
+    found: list[BadInputError] = []
+    assert len(open_dataset(root, on_bad_row=found.append).episodes) == 3
+    assert len(found) == 1
+
+
+def test_an_archive_that_ends_early_is_told(source: EpisodeStore, tmp_path: Path) -> None:
+    # tarfile takes a damaged header, or a file that ends between members, for the end.
+    path = write_shards(tmp_path / "set", source, images=True) / "clips-000000.tar"
+    places = [place for _, place, _ in members(path)]
+    sound = path.read_bytes()
+    header = places[3] - tarfile.BLOCKSIZE
+    for damaged in (sound[:header] + bytes(512) + sound[places[3] :], sound[:header] + b"x" + sound[header + 1 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(BadInputError, match=f"a damaged header at byte {header}"):
+            list(members(path))
+    path.write_bytes(sound[:header])
+    with pytest.raises(BadInputError, match=f"an end at byte {header}"):
+        list(members(path))
+
+
+def test_an_index_is_kept_until_its_file_changes(source: EpisodeStore, tmp_path: Path) -> None:
+    path, made = write_shards(tmp_path / "set", source) / "clips-000000.tar", []
+
+    def make() -> list[str]:
+        made.append(path)
+        return [name for name, _, _ in members(path)]
+
+    assert indexed(path, "names", make) == indexed(path, "names", make)
+    assert len(made) == 1
+    (kept,) = (tmp_path / "cache" / "indexes").iterdir()
+    kept.write_text("[")
+    indexed(path, "names", make)
+    assert len(made) == 2
+    with tarfile.open(path, "a") as tar:
+        add(tar, "9.txt", b"more")
+    assert indexed(path, "names", make)[-1] == "9.txt"
+
+
+def test_members_are_those_of_tarfile(source: EpisodeStore, tmp_path: Path) -> None:
+    path = write_shards(tmp_path / "set", source, images=True) / "clips-000000.tar"
+    with tarfile.open(path, "a") as tar:
+        add(tar, "long/" * 40 + "name.txt", b"long")
+        tar.add(tmp_path, "folder", recursive=False)
+
+    def listed() -> Iterator[tuple[str, int, int]]:
+        with tarfile.open(path) as tar:
+            yield from ((one.name, one.offset_data, one.size) for one in tar.getmembers() if one.isreg())
+
+    assert list(members(path)) == list(listed())
