@@ -84,14 +84,29 @@ DEFECTS = (
         "near = (wrong - math.log(weight))",
         "objectives/test_premier_taco.py",
     ),
-    Defect("objectives/icon.py", "(2 * inside > height * width)", "(2 * inside >= height * width)", "objectives"),
-    Defect("objectives/icon.py", "(gamma * torch.arange(layers", "(-gamma * torch.arange(layers", "objectives"),
+    Defect(
+        "objectives/icon.py",
+        "(2 * inside > height * width)",
+        "(2 * inside >= height * width)",
+        "objectives/test_icon_loss.py",
+    ),
+    Defect(
+        "objectives/icon.py",
+        "(gamma * torch.arange(layers",
+        "(-gamma * torch.arange(layers",
+        "objectives/test_icon_loss.py",
+    ),
     Defect("objectives/actol.py", "(position + 1 - first)", "(position - first)", "objectives/test_actol.py"),
-    Defect("objectives/base.py", "share).sum() / (2 * len(logits))", "share).sum() / len(logits)", "objectives"),
-    Defect("objectives/base.py", "for order in (1, 2))", "for order in (2, 1))", "objectives"),
+    Defect(
+        "objectives/base.py",
+        "share).sum() / (2 * len(logits))",
+        "share).sum() / len(logits)",
+        "objectives/test_base.py",
+    ),
+    Defect("objectives/base.py", "for order in (1, 2))", "for order in (2, 1))", "objectives/test_vip.py"),
     # encoders
-    Defect("encoders/dual.py", "images.to(dtype) / 255 if", "images.to(dtype) / 256 if", "encoders"),
-    Defect("encoders/dual.py", "round((side - size) / 2)", "round(side - size)", "encoders"),
+    Defect("encoders/dual.py", "images.to(dtype) / 255 if", "images.to(dtype) / 256 if", "encoders/test_dual.py"),
+    Defect("encoders/dual.py", "round((side - size) / 2)", "round(side - size)", "encoders/test_dual.py"),
     Defect("encoders/tokens.py", "prefix = first + second + int(", "prefix = first + int(", "encoders/test_tokens.py"),
     Defect(
         "encoders/observation.py",
@@ -106,11 +121,16 @@ DEFECTS = (
     # environments
     Defect("envs/goal/mazes.py", "height / 2 - cell[0] - 0.5", "height / 2 - cell[0] + 0.5", "envs/goal/test_mazes.py"),
     Defect("envs/goal/mazes.py", "- self.damping * speed", "+ self.damping * speed", "envs/goal/test_mazes.py"),
-    Defect("envs/goal/tasks.py", "success_distance = 0.45", "success_distance = 0.5", "envs/goal"),
+    Defect("envs/goal/tasks.py", "success_distance = 0.45", "success_distance = 0.5", "envs/goal/test_tasks.py"),
     # agents
     Defect("agents/iql.py", "(expectile - (gap < 0)", "(expectile - (gap > 0)", "agents/test_iql.py"),
-    Defect("agents/td3_bc.py", "(step + 1) % self.config.policy_delay", "step % self.config.policy_delay", "agents"),
-    Defect("agents/td3_bc.py", "(~terminated).float()", "terminated.float()", "agents"),
+    Defect(
+        "agents/td3_bc.py",
+        "(step + 1) % self.config.policy_delay",
+        "step % self.config.policy_delay",
+        "agents/test_td3_bc.py",
+    ),
+    Defect("agents/td3_bc.py", "(~terminated).float()", "terminated.float()", "agents/test_td3_bc.py"),
     # rewards
     Defect("rewards/calibration.py", "min(fits, key=", "max(fits, key=", "rewards/test_calibration.py"),
     Defect(
