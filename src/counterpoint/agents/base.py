@@ -33,8 +33,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError, require
-from counterpoint.objectives.base import NonFiniteError
-from counterpoint.objectives.steps import frozen_copy, soft_update
+from counterpoint.objectives.base import NonFiniteError, frozen_copy, soft_update
 
 Metrics = dict[str, Tensor]
 """Detached scalars, left on their device: reading one waits for the device, so that the loop reads them rarely."""
@@ -157,11 +156,15 @@ class Agent(ABC):
         return module
 
     def tracked(self, name: str, module: Network, lr: float, tau: float) -> tuple[Network, Network]:
-        """Declare a network and `target_NAME`, its moving average, which moves towards it by `tau` with each update."""
+        """Declare a network and its target."""
         online = self.network(name, module, lr)
+        return online, self.target(name, online, tau)
+
+    def target(self, name: str, online: Network, tau: float) -> Network:
+        """Declare `target_NAME`, the moving average of a network, which moves towards it by `tau` with each update."""
         copied = frozen_copy(online)
         self.modules[f"target_{name}"], self.targets[name] = copied, tau
-        return online, copied
+        return copied
 
     @abstractmethod
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:

@@ -1,4 +1,4 @@
-"""`Learner`, `Objective` and its base for clips; InfoNCE with its metrics, and the checks that losses share.
+"""`Learner`, `Objective` and its base for clips; InfoNCE with its metrics, checks that losses share, target networks.
 
 rows       L_r = mean_i -log exp(F[i, i]) / sum_j exp(F[i, j])
 columns    L_c = mean_j -log exp(F[j, j]) / sum_i exp(F[i, j])
@@ -7,6 +7,7 @@ symmetric  (L_r + L_c) / 2
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -436,3 +437,19 @@ def check_frames(frames: Float[Tensor, "B F D"], order: str) -> None:
     ok = frames.ndim == 3 and frames.shape[1] >= least
     hint = f"pass the embeddings of ({order}) of each clip, in this order"
     require(ok, "frames", shapes(frames), f"[B, F, D] with F >= {least}", hint)
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def frozen_copy(module: Module) -> Module:
+    """Copy a module as a target network: it is in the state dict, without gradients, and belongs to no optimiser."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Set target to (1 - rate) target + rate online; buffers (running statistics) are copied."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+    for old, new in zip(target.buffers(), online.buffers(), strict=True):
+        old.copy_(new)
