@@ -16,7 +16,6 @@ An agent reads a batch of B transitions with some of these keys:
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_seed
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError, require
@@ -191,8 +191,7 @@ class Agent(ABC):
 
     def generator(self, name: str, number: int) -> torch.Generator:
         """Return a generator on the agent's device that depends on the agent's seed, a name and a number alone."""
-        words = np.random.SeedSequence([self.seed, zlib.crc32(name.encode()), number]).generate_state(1, np.uint64)
-        return torch.Generator(self.device).manual_seed(int(words[0] >> 1))
+        return torch.Generator(self.device).manual_seed(sample_seed(self.seed, number, name))
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the random numbers of one update of `rows` transitions, as further keys of its batch."""

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import CategoricalActor, action_vectors, flat, pairs
+from counterpoint.data.draws import sample_seed
 
 Reward = Callable[[Tensor, Tensor], Float[Tensor, " N"]]
 """r(s, a) of N observations [N, *O] and N actions, float [N, A] or int64 [N]."""
@@ -90,7 +91,7 @@ def value_of(
             candidates = torch.arange(agent.spaces.action, device=agent.device)
             rewards = reward(states.repeat_interleave(len(candidates), dim=0), candidates.repeat(count))
             return (policy * rewards.view(count, -1)).sum(-1)
-        generator = torch.Generator(agent.device).manual_seed(seed)
+        generator = torch.Generator(agent.device).manual_seed(sample_seed(seed, 0, "later actions"))
         noise = torch.randn(len(inputs), agent.spaces.action, generator=generator, device=agent.device)
         sampled = actor.sample(inputs, noise)
         return reward(states.repeat(rows, *[1] * (states.dim() - 1)), sampled).view(rows, count)
