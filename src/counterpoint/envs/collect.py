@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
@@ -25,6 +24,7 @@ import tyro
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_seed
 from counterpoint.data.robot_masks import mask_camera
 from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
@@ -100,8 +100,7 @@ class Slot:
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
     """Return the seed of an episode's scene after `attempt` that were given up, whatever else is recorded."""
-    keys = [seed, zlib.crc32(task.encode()), SPLITS.index(split), number, attempt]
-    return int(np.random.SeedSequence(keys).generate_state(1)[0])
+    return sample_seed(seed, number, f"{task}, {split}, attempt {attempt}", bits=32)
 
 
 @dataclass(frozen=True)

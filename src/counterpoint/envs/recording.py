@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.envs.base import CameraEnv
@@ -66,7 +67,7 @@ class NoisyExpert:
 
     def reset(self, seed: int) -> None:
         """Begin an episode; the environment has been reset."""
-        self._rng = np.random.default_rng([seed, 1])
+        self._rng = sample_rng(seed, 0, "expert noise")
 
     def act(self) -> Array:
         """Return the next action: float32 [A] in [-1, 1]."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.draws import sample_seed
 from counterpoint.envs.make import as_maker
 from counterpoint.envs.vector import Env, Failed, Step, VectorEnv, stacked
 from counterpoint.errors import require
@@ -72,8 +73,7 @@ def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
         number: Number of the episode, or of the round of episodes.
         row: Number of the environment in the round.
     """
-    words = np.random.SeedSequence([seed, stream, number, row]).generate_state(1)
-    return int(words[0]) & 0x7FFFFFFF
+    return sample_seed(seed, number, f"episodes of stream {stream}, row {row}", bits=31)
 
 
 def rollout(

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import GoalEpisode
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, split_ranges
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
@@ -212,7 +213,7 @@ class _MazeCollection(Collection):
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
         """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""
         grid, _, controllers = maze_of(self.config)
-        controller, rng = controllers[slot.number % len(controllers)], np.random.default_rng(seed)
+        controller, rng = controllers[slot.number % len(controllers)], sample_rng(seed, 0, "controller")
         part = controller.cells
         start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
         seen, _ = env.reset(seed=seed, options={"reset_cell": np.array(start), "goal_cell": np.array(goal)})
