@@ -20,7 +20,7 @@ import numpy as np
 from counterpoint.cli.data.doctor import _examine_tables
 from counterpoint.data.cache import CachedStore
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.boundary import examining_images
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import examine_minari, read_minari
@@ -104,7 +104,7 @@ def findings(path: Path) -> list[BadInputError]:
     """Return what the doctor says of a data set without decoding it."""
     if is_minari(path):
         return examine_minari(path)
-    found = [] if recognise(path) is Format.TRAINING_STORE else _examine_tables(path)[0]
+    found = [] if recognise(path).name == "training_store" else _examine_tables(path)[0]
     assert all(isinstance(finding, BadInputError) for finding in found)
     return found
 
