@@ -75,12 +75,13 @@ class LazyTable(Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in self._others
 
-    def find(self, name: object, where: str | Path) -> Any:
+    def find(self, name: object, where: str | Path, found: str | None = None) -> Any:
         """Return the object of a name that a user gave.
 
         Args:
             name: The name.
             where: The file, key or argument that holds it.
+            found: The name in words for the message; by default what the table holds and the name.
 
         Raises:
             BadInputError: The table has no such name (the nearest one is suggested), or as on a look-up.
@@ -88,5 +89,5 @@ class LazyTable(Mapping[str, Any]):
         from counterpoint.config import suggestion  # with pydantic, which most tables do not need
 
         hint = suggestion(str(name), list(self)) or "choose one of these"
-        require(name in self, where, f"{self.what} {name!r}", f"one of {', '.join(self)}", hint)
+        require(name in self, where, found or f"{self.what} {name!r}", f"one of {', '.join(self)}", hint)
         return self[str(name)]
