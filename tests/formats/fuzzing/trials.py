@@ -21,7 +21,6 @@ from counterpoint.cli.data.doctor import _examine_tables
 from counterpoint.data.cache import CachedStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise
-from counterpoint.formats.boundary import examining_images
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import examine_minari, read_minari
 from tests.formats.fuzzing.mutations import BYTES, Mutant, mutate
@@ -119,13 +118,10 @@ def difference(found: Content, source: Content) -> str:
 
 
 def read(path: Path, source: Content) -> Outcome:
-    """Have the doctor examine a mutant, then read it; of one that is accepted but shows other images, examine those."""
-    reported = False
+    """Have the doctor examine a mutant, then read it."""
     try:
         reported = bool(findings(path))
         differs = difference(content(path), source)
-        if differs == "frames" and not reported:
-            reported = _images_are_reported(path)
     except MissingExtraError as error:
         return Outcome("refused", text=str(error))
     except BadInputError as error:
@@ -135,15 +131,6 @@ def read(path: Path, source: Content) -> Outcome:
     except FloatingPointError:
         return Outcome("not finite")
     return Outcome("changed" if differs else "same", differs, reported)
-
-
-def _images_are_reported(path: Path) -> bool:
-    try:
-        with examining_images():
-            content(path)
-    except BadInputError:
-        return True
-    return False
 
 
 Read = Callable[[Path, Content], Outcome]

@@ -21,7 +21,7 @@ from counterpoint.data.robot_masks import examine_masks
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise
-from counterpoint.formats.boundary import examining_images, read_bytes
+from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.formats.lerobot.reader import LeRobotStore
@@ -119,9 +119,8 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
         before = len(findings)
         for camera in store.cameras:
             try:
-                with examining_images():
-                    for _ in frames_in_chunks(store, episode, camera):
-                        pass
+                for _ in frames_in_chunks(store, episode, camera):
+                    pass
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))
