@@ -12,6 +12,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.errors import BadInputError
@@ -118,9 +119,9 @@ def test_an_array_as_long_as_its_header_says(tmp_path: Path) -> None:
             load_array(content)
 
 
-def encoded(form: str) -> bytes:
+def encoded(form: str, pixels: NDArray[np.uint8] | None = None) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(smooth_frames(1, 24, 32)[0]).save(stream, form)
+    Image.fromarray(smooth_frames(1, 24, 32)[0] if pixels is None else pixels).save(stream, form)
     return stream.getvalue()
 
 
@@ -160,10 +161,13 @@ def test_a_jpeg_that_is_cut_short_is_refused(place: float) -> None:
         decode_image("picture", data[: coded(data) + int(place * (len(data) - coded(data)))])
 
 
-def test_a_flipped_bit_in_a_jpeg_is_seldom_noticed() -> None:
-    """The numbers that the page of trust states, on real frames and on one that is made."""
-    files = sorted(real_data("epic_kitchens_sample").rglob("*.jpg"))[::20]
-    images = [*(file.read_bytes() for file in files), encoded("JPEG")]
+@pytest.mark.parametrize(("source", "expected"), [("real", 4), ("made", 20)])
+def test_a_flipped_bit_in_a_jpeg_is_seldom_noticed(source: str, expected: int) -> None:
+    """The shares that the page of trust states."""
+    if source == "real":
+        images = [file.read_bytes() for file in sorted(real_data("epic_kitchens_sample").rglob("*.jpg"))[::6]]
+    else:
+        images = [encoded("JPEG", frame) for frame in smooth_frames(10, 128, 160)]
     sound, rng = [decode_image("picture", data).astype(int) for data in images], np.random.default_rng(0)
     noticed, changed = 0, list[float]()
     for number in range(300):
@@ -171,11 +175,11 @@ def test_a_flipped_bit_in_a_jpeg_is_seldom_noticed() -> None:
         data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
         try:
             after = decode_image("picture", bytes(data))
+            changed.append(float((np.abs(after - before).max(-1) > 8).mean()))
         except BadInputError:
             noticed += 1
-        else:
-            changed.append(float((abs(after - before).max(-1) > 8).mean()) if after.shape == before.shape else 1.0)
-    print(noticed, len(images), np.mean(changed), np.median(changed))
+    assert abs(noticed - expected) <= 8  # versions of libjpeg differ
+    assert 0.3 < np.mean(np.array(changed) > 0.1) < 0.5  # these show in more than a tenth of the image
 
 
 def test_other_formats_are_refused() -> None:

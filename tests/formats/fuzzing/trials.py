@@ -20,11 +20,15 @@ import numpy as np
 from counterpoint.cli.data.doctor import _examine_tables
 from counterpoint.data.cache import CachedStore
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.formats import open_dataset, recognise
+from counterpoint.formats import FORMATS, open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import examine_minari, read_minari
+from counterpoint.registry import imported
 from tests.formats.fuzzing.mutations import BYTES, Mutant, mutate
 from tests.formats.fuzzing.sources import SOURCES
+
+for _format in FORMATS.values():  # once, and not in every process that is forked
+    imported(_format.reader)
 
 SECONDS = 60.0
 """Of one reading, before it counts as a hang."""
