@@ -12,7 +12,7 @@ from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
-from counterpoint.formats import Format, drq, open_dataset, recognise
+from counterpoint.formats import drq, open_dataset, recognise
 from counterpoint.formats.drq import DrqReplayStore
 from counterpoint.formats.lru import LRUCache
 
@@ -43,7 +43,7 @@ def write_replay(
 def test_steps_stand_beside_what_led_on(tmp_path: Path, stack: int) -> None:
     write_replay(tmp_path / "walker_walk_replay", stack=stack)
     store = open_dataset(tmp_path / "walker_walk_replay")
-    assert recognise(tmp_path / "walker_walk_replay") is Format.DRQ_REPLAY
+    assert recognise(tmp_path / "walker_walk_replay").name == "drq_replay"
     assert isinstance(store, DrqReplayStore)
     assert isinstance(store, EpisodeStore)
     assert [(e.length, e.instruction, e.success) for e in store.episodes] == [

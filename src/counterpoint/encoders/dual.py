@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,10 +22,11 @@ from torch.nn import functional
 
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.backbone import Backbone, spatial_map
-from counterpoint.encoders.config import Colour, EncoderConfig, Fit, ImageKind, Resample
+from counterpoint.encoders.config import IMAGE_TOWERS, Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.hub import Description, HubEncoder
 from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
 from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.registry import imported
 
 IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
 IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
@@ -285,21 +285,6 @@ class StateMap(nn.Module):
         return embedded
 
 
-IMAGE_TOWERS: dict[ImageKind, str] = {
-    "convnet": "dual:build_convnet",
-    "resnet18": "towers:build_resnet",
-    "open_clip": "clip:build_image",
-    "timm": "towers:build_timm_tower",
-    "module": "towers:build_module",
-}
-"""Image tower -> the module in this folder and the function that returns an `ImageTower` for a configuration."""
-
-
-def _builder(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(import_module(f"counterpoint.encoders.{module}"), function)
-
-
 class DualEncoder(HubEncoder):
     """An image tower and a text tower that meet in D dimensions.
 
@@ -327,9 +312,9 @@ class DualEncoder(HubEncoder):
         own = network is None or config.image == "module"
         require(own, "network", type(network).__name__, "none: the configuration names a model", 'use image = "module"')
         if config.text == "open_clip":
-            tower, text = _builder("clip:build")(config)
+            tower, text = imported("counterpoint.encoders.clip:build")(config)
         else:
-            tower = _builder(IMAGE_TOWERS[config.image])(config, *(() if network is None else (network,)))
+            tower = IMAGE_TOWERS[config.image](config, *(() if network is None else (network,)))
             text = SentenceTower(config.text_model, tower.embed_dim)
         self.image, self.text = tower.module, text
         self.state = None if config.state is None else StateMap(config.state, tower.embed_dim)

@@ -40,7 +40,7 @@ from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
 from counterpoint.files import flush, lock, read_object, write_atomically
-from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.tables import CHECKED
@@ -168,8 +168,8 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
     """Return the file or folder to write; what is there is refused."""
     kind = recognise(data)
     if feature is not None:
-        found, hint = f"a {kind.value} data set", f"convert it first: counterpoint data convert {data} OUT"
-        info = read_info(data) if kind is Format.LEROBOT else None
+        found, hint = f"a {kind.title} data set", f"convert it first: counterpoint data convert {data} OUT"
+        info = read_info(data) if kind.name == "lerobot" else None
         require(info and info.version[0] == 3, "--feature", found, "a LeRobot data set of version 3", hint)
         require(out is not None, "--out", "nothing", "the folder of the copy", "name a new folder")
         assert out is not None
@@ -180,7 +180,7 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
         return out
     if out is None:
         hint = "name a file: --out labels.parquet"
-        require(kind is Format.LEROBOT, "--out", f"nothing, for a {kind.value}", "a file to write", hint)
+        require(kind.name == "lerobot", "--out", f"nothing, for a {kind.title}", "a file to write", hint)
         out = data / f"{Path(model).resolve().name}_progress.parquet"
     require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
     require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")

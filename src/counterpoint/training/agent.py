@@ -23,7 +23,7 @@ from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
-from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.training.distributed import RowSharing
@@ -201,7 +201,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
         return load_minari(path / "train", goals=config.goals)
     if is_minari(path) or not path.exists():
         return load_minari(str(data), goals=config.goals)
-    if recognise(path) is Format.OGBENCH:
+    if recognise(path).name == "ogbench":
         return replay_from_store(open_dataset(path, split="train"), bounds=(-1, 1))
     return replay_from_store(open_dataset(path))
 

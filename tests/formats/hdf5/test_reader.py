@@ -20,7 +20,7 @@ from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.formats import Format, open_dataset, recognise, split_names
+from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.hdf5 import files
 from counterpoint.formats.hdf5.files import env_args
 from counterpoint.formats.hdf5.reader import Hdf5Store
@@ -32,7 +32,7 @@ CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 def test_robomimic_is_read_as_it_stands(tmp_path: Path) -> None:
     demos = [made_demo(length, seed, solved=seed != 1) for seed, length in enumerate((5, 12, 3))]
     path = write_robomimic(tmp_path / "image.hdf5", demos)
-    assert recognise(path) is Format.HDF5
+    assert recognise(path).name == "hdf5"
     store = open_dataset(path)
     assert isinstance(store, Hdf5Store)
     assert isinstance(store, EpisodeStore)

@@ -49,7 +49,7 @@ def info(path: str | Path) -> None:
     seconds = sum(episode.length / episode.fps for episode in store.episodes)
     sizes = {camera: store.frames(0, np.array([0]), camera).shape for camera in store.cameras}
     facts = {
-        "format": recognise(path).value,
+        "format": recognise(path).title,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
         "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
