@@ -1,16 +1,16 @@
 """The tables of the documentation, written from the result files: `python -m studies.tables [--figures]`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs/results` or in `docs/trust.md`.
-Results of studies are read from `studies/results`, timings and faults from `benchmarks/results`.
+A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs` or in README.md, and numbers in the
+prose are filled from its cells (`studies.prose` has the marks). Results of studies are read from `studies/results`,
+timings and faults from `benchmarks/results`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,13 @@ from studies.lcbc import summary as lcbc
 from studies.mazes import maze_figure
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.plots import save
+from studies.prose import TABLE, fill_marks
 from studies.rewards.tables import TABLES as REWARDS
 from studies.stitching.tables import TABLES as STITCHING
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
-PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "trust.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 Tree = dict[str, Any]
 Rows = list[list[str]]
 
@@ -355,16 +356,20 @@ def plot(folder: Path) -> None:
         save(figure(kept("icon_close_drawer", summarise_icon)), folder / f"icon_{name}_cpu.png")
 
 
+@cache
+def table(name: str) -> str:
+    """Return a table in Markdown by its name."""
+    file, colon, own = name.partition(": ")
+    if not colon:
+        return TABLES[name]()
+    found = json.loads((BENCHMARKS / f"{file}.json").read_text())["tables"][own]
+    return markdown(found["head"], found["rows"])
+
+
 def fill(text: str) -> str:
-    """Return a page with every table written anew."""
-
-    def table(found: re.Match[str]) -> str:
-        file, colon, name = found[1].partition(": ")
-        own = json.loads((BENCHMARKS / f"{file}.json").read_text())["tables"][name] if colon else None
-        written = markdown(own["head"], own["rows"]) if own else TABLES[found[1]]()
-        return f"<!-- table {found[1]} -->\n{written}\n<!-- end -->"
-
-    return re.sub(r"<!-- table ([\w :]+) -->\n.*?<!-- end -->", table, text, flags=re.S)
+    """Return a page with every table, and every marked number of its prose, written anew."""
+    tables = TABLE.sub(lambda found: f"<!-- table {found[1]} -->\n{table(found[1])}\n<!-- end -->", text)
+    return fill_marks(tables, table)
 
 
 if __name__ == "__main__":
