@@ -6,7 +6,7 @@ Three marks stand in a page around a number or a few words, all of them closed b
 - `<!-- number TABLE :: ROW :: COLUMN -->` is filled with the number alone;
 - `<!-- stated: REASON -->` holds numbers that were not measured here, such as a paper's or a setting.
 
-ROW is a row's first cell, or words that only one row has. The leading 0 of a decimal is left out, as it is in prose.
+ROW is a whole cell of the row, or words that only one row has. The leading 0 of a decimal is left out, as it is in prose.
 On a page of docs/results, a number outside the marks must stand in a generated table of this page, of a results page
 that it links to, or in the table of claims; on the other pages that `unbacked` checks there is none outside them.
 """
@@ -60,7 +60,7 @@ def fill_marks(text: str, table: Callable[[str], str]) -> str:
     def filled(found: re.Match[str]) -> str:
         kind, name, row, column = (" ".join(part.split()) for part in found.groups()[:4])
         head, body = rows(table(name))
-        chosen = [cells for cells in body if cells[0] == row] or [c for c in body if row in " | ".join(c)]
+        chosen = [cells for cells in body if row in cells] or [c for c in body if row in " | ".join(c)]
         if len(chosen) != 1 or head.count(column) != 1:
             raise ValueError(f"{name!r} has {len(chosen)} rows {row!r} and {head.count(column)} columns {column!r}")
         cell = chosen[0][head.index(column)]

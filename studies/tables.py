@@ -14,6 +14,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from studies import (
     actol_as_trained,
     claims,
@@ -34,7 +36,8 @@ from studies import reward_rl as reward_rl_study
 from studies.fewshot import figures as fewshot_figures
 from studies.fewshot import tables as fewshot_tables
 from studies.fewshot.summary import result as fewshot_result
-from studies.harness import estimate, kept, markdown, number, seeds
+from studies.fewshot.summary import scores as fewshot_scores
+from studies.harness import Differences, estimate, kept, markdown, number, paired, seeds
 from studies.icon import figures as icon_figures
 from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
@@ -149,6 +152,12 @@ def reward_rl() -> str:
 # Goal-reaching agents
 
 
+def difference(differences: Differences) -> str:
+    """Paired differences, their mean with its interval."""
+    found = paired(differences)
+    return estimate({"value": found.value, "low": found.low, "high": found.high})
+
+
 def each_seed(found: Tree, *, share: bool) -> str:
     """Mean, interval where there are several seeds, and the value of every seed."""
     if found["low"] is None:
@@ -192,6 +201,25 @@ PAPER_TABLE_1 = {
 }
 
 
+def lost_to_corruption() -> str:
+    """Success on clean observations less that on corrupted ones, paired by seed."""
+    clean, corrupted = (
+        kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
+        for name in ("fetch_reach_matched", "fetch_reach_corrupted")
+    )
+    pairs = {
+        "QRL": (corrupted["QRL, clean"], corrupted["QRL, corrupted"]),
+        "TD": (clean["TD, its own actor"], corrupted["TD, corrupted"]),
+        "MC": (clean["MC, its own actor"], corrupted["MC, corrupted"]),
+    }
+    keys = {"success": "success", "success_at_end": "success at the end"}
+    rows = [
+        [name, *(difference(np.subtract(own[key]["values"], other[key]["values"])[:, None]) for key in keys)]
+        for name, (own, other) in pairs.items()
+    ]
+    return markdown(["agent", *(f"{title}, clean less corrupted" for title in keys.values())], rows)
+
+
 def antmaze() -> str:
     """The paper's Table 1, of which nothing was run."""
     agents = ("TD InfoNCE", "QRL", "contrastive RL", "GCBC", "DT", "IQL", "TD3 + BC")
@@ -226,6 +254,14 @@ def premier_taco_start() -> str:
         common = [[row["common"][key] for row in found[name]] for key in ("window_accuracy", "categorical_accuracy")]
         rows.append([name, loss, *map(seeds, common)])
     return markdown(["setting", "own loss", "window accuracy", "accuracy in the batch"], rows)
+
+
+def fewshot_window_differences() -> str:
+    """Success of other windows, batches and negatives less that of Premier-TACO, paired by seed and task."""
+    found = fewshot_scores(kept("fewshot_window", fewshot_result)["table"])["last"]
+    own = found.pop("premier_taco/finetuned")
+    rows = [[name, difference(other - own)] for name, other in found.items()]
+    return markdown(["method", "success less premier_taco/finetuned"], rows)
 
 
 def dmc_experts() -> str:
@@ -284,6 +320,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "qrl search": partial(goal_reaching, "qrl_search"),
     "fetch reach corrupted": partial(goal_reaching, "fetch_reach_corrupted"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
+    "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
     "interpolation": interpolation,
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
@@ -294,6 +331,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot embodiment": lambda: fewshot_tables.scores(kept("fewshot_embodiment", fewshot_result), "last"),
     "fewshot embodiment pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_embodiment", fewshot_result)),
     "fewshot window": lambda: fewshot_tables.scores(kept("fewshot_window", fewshot_result), "last"),
+    "fewshot window differences": fewshot_window_differences,
     "fewshot imagenet": lambda: fewshot_tables.scores(kept("fewshot_imagenet", fewshot_result), "last"),
     "fewshot imagenet pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_imagenet", fewshot_result)),
     "fewshot window pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_window", fewshot_result)),
@@ -362,8 +400,10 @@ def table(name: str) -> str:
     file, colon, own = name.partition(": ")
     if not colon:
         return TABLES[name]()
-    found = json.loads((BENCHMARKS / f"{file}.json").read_text())["tables"][own]
-    return markdown(found["head"], found["rows"])
+    result = json.loads((BENCHMARKS / f"{file}.json").read_text())
+    if own not in result["tables"]:  # the median of some rounds, with the least and the greatest
+        return markdown(["name", "value"], [[own, estimate({**result[own], "value": result[own]["median"]}, 1)]])
+    return markdown(result["tables"][own]["head"], result["tables"][own]["rows"])
 
 
 def fill(text: str) -> str:
