@@ -1,14 +1,17 @@
 """Numbers in the prose of the documentation: each comes from a table, and each table from a result file.
 
-Three marks stand in a page around a number or a few words, all of them closed by `<!-- end -->`:
+Four marks stand in a page around a number or a few words, all of them closed by `<!-- end -->`:
 
 - `<!-- cell TABLE :: ROW :: COLUMN -->` is filled with the number of a table's cell and its interval;
 - `<!-- number TABLE :: ROW :: COLUMN -->` is filled with the number alone;
-- `<!-- stated: REASON -->` holds numbers that were not measured here, such as a paper's or a setting.
+- `<!-- from RESULT -->` holds numbers that the rows of a result file have and no table shows, such as a curve's;
+- `<!-- stated: REASON -->` holds numbers that were not measured here, such as a paper's, a setting or an aim.
 
-ROW is a whole cell of the row, or words that only one row has. The leading 0 of a decimal is left out, as it is in prose.
-On a page of docs/results, a number outside the marks must stand in a generated table of this page, of a results page
-that it links to, or in the table of claims; on the other pages that `unbacked` checks there is none outside them.
+ROW is a whole cell of the row, or words that only one row has. The leading 0 of a decimal is left out, as in prose.
+
+On a page of docs/results a number outside the marks must stand in a generated table of its own section, or of a results
+page that the section links to; in a section without tables, in one of the page's. An estimate with its interval may
+also stand elsewhere on the page or in the table of claims. On other pages no number stands outside the marks.
 """
 
 from __future__ import annotations
@@ -16,13 +19,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from studies.harness import RESULTS, read_rows
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CLAIMS = DOCS / "results" / "index.md"
 TABLE = re.compile(r"<!-- table ([\w :]+) -->\n(.*?)<!-- end -->", re.S)
 MARK = re.compile(r"<!--\s+(cell|number)\s+([^>]+?)\s+::\s+([^>]+?)\s+::\s+([^>]+?)\s+-->(.*?)<!-- end -->", re.S)
+FROM = re.compile(r"<!--\s+from (\w+)\s+-->(.*?)<!-- end -->", re.S)
 STATED = re.compile(r"<!--\s+stated:[^>]+-->.*?<!-- end -->", re.S)
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
+LONE = rf"(?<![\w.]){NUMBER}"
 ESTIMATE = re.compile(rf"(?<![\w.])({NUMBER})(?: times| %)? \[({NUMBER}), ({NUMBER})\]")
 MEASURED = re.compile(rf"(?<![\w.,-])[-+]?(?:\d*\.\d+|{NUMBER}(?= ?%| times\b))(?![\w.]*\w)")
 REFERENCE = r"\b(?:sections?|tables?|theorem|definition|appendix|app\.|figs?\.|equation) [A-Z]?\d[\d., and]*"
@@ -82,39 +90,54 @@ def without_zeros(text: str) -> str:
 def unbacked(page: Path) -> list[str]:
     """Return the measured numbers in a page's prose that neither a mark nor a table of a result file backs.
 
-    A decimal, a percentage and "N times" count as measured; an estimate must stand in one cell with its interval, of
-    either sign.
+    A decimal, a percentage and "N times" count as measured.
     """
-    text = page.read_text()
-    tables = "\n".join(body for source in sources(page) for _, body in TABLE.findall(source.read_text()))
-    estimates = {values(found.groups()) for found in ESTIMATE.finditer(tables)}
-    estimates |= {(-value, -high, -low) for value, low, high in estimates}
-    numbers = {abs(value) for found in re.findall(rf"(?<![\w.]){NUMBER}", tables) for value in values([found])}
-    for pattern in (TABLE, MARK, STATED, *IGNORED):
-        text = pattern.sub(" ", text)
+    text, result = page.read_text(), page.parent == CLAIMS.parent
     missing = []
-
-    def estimate(found: re.Match[str]) -> str:
-        if values(found.groups()) not in estimates:
-            missing.append(found[0])
-        return " "
-
-    for found in MEASURED.finditer(ESTIMATE.sub(estimate, text)):
-        (value,) = values([found[0]])
-        digits = len(found[0].partition(".")[2])
-        if not any(abs(round(scale * number, digits) - abs(value)) < 1e-9 for number in numbers for scale in (1, 100)):
-            missing.append(found[0])
+    for found in FROM.finditer(text):
+        rows, _ = read_rows(RESULTS / f"{found[1]}.parquet")
+        missing += _unlike(found[2], {abs(value) for row in rows for value in _leaves(row)})
+    whole = _tables(page, text) if result else ""
+    estimates = _estimates(whole + "".join(body for _, body in TABLE.findall(CLAIMS.read_text()))) if result else set()
+    for section in re.split(r"^(?=## )", text, flags=re.M):
+        tables = (_tables(page, section) or whole) if result else ""
+        prose = section
+        for pattern in (TABLE, MARK, FROM, STATED, *IGNORED):
+            prose = pattern.sub(" ", prose)
+        missing += [found[0] for found in ESTIMATE.finditer(prose) if _numbers(*found.groups()) not in estimates]
+        missing += _unlike(ESTIMATE.sub(" ", prose), {abs(n) for n in _numbers(*re.findall(LONE, tables))})
     return missing
 
 
-def sources(page: Path) -> set[Path]:
-    """Return the pages whose tables back a page's numbers without a mark; none, for a page outside docs/results."""
-    if page.parent != CLAIMS.parent:
-        return set()
-    linked = {(page.parent / link).resolve() for link in re.findall(r"\]\(([\w/.]+\.md)", page.read_text())}
-    return {page, CLAIMS, *(link for link in linked if link.parent == CLAIMS.parent)}
+def _tables(page: Path, section: str) -> str:
+    """Return the tables of a section, and those of the pages of docs/results that it links to."""
+    linked = {(page.parent / link).resolve() for link in re.findall(r"\]\(([\w/.]+\.md)", section)}
+    texts = [section, *(link.read_text() for link in linked if link.parent == CLAIMS.parent)]
+    return "\n".join(body for text in texts for _, body in TABLE.findall(text))
 
 
-def values(found: object) -> tuple[float, ...]:
-    """Return written numbers as numbers."""
-    return tuple(float(number.replace(",", "")) for number in found if number)  # type: ignore[attr-defined]
+def _estimates(tables: str) -> set[tuple[float, ...]]:
+    """Return the estimates of tables with their intervals, of either sign: A less B, and B less A."""
+    found = {_numbers(*estimate.groups()) for estimate in ESTIMATE.finditer(tables)}
+    return found | {(-value, -high, -low) for value, low, high in found}
+
+
+def _unlike(prose: str, known: set[float]) -> list[str]:
+    """Return the measured numbers in prose that are no known one, rounded, and no known share in percent."""
+    missing = []
+    for found in MEASURED.findall(prose):
+        (value,), digits = _numbers(found), len(found.partition(".")[2])
+        if not any(abs(round(scale * one, digits) - abs(value)) < 1e-9 for one in known for scale in (1, 100)):
+            missing.append(found)
+    return missing
+
+
+def _numbers(*written: str) -> tuple[float, ...]:
+    return tuple(float(number.replace(",", "")) for number in written if number)
+
+
+def _leaves(tree: Any) -> list[float]:
+    """Return the numbers in a tree of JSON values."""
+    if isinstance(tree, dict | list):
+        return [leaf for branch in (tree.values() if isinstance(tree, dict) else tree) for leaf in _leaves(branch)]
+    return [float(tree)] if isinstance(tree, int | float) else []
