@@ -57,7 +57,7 @@ test-wheel: | system
 	$(PYTHON) -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(echo build/wheel/counterpoint-*.whl)[all,dev]"
-	cp -r tests docs examples studies benchmarks README.md CITATION.cff pyproject.toml constraints.txt uv.lock build/wheel/away
+	cp -r tests docs examples studies benchmarks README.md CHANGELOG.md CITATION.cff pyproject.toml constraints.txt build/wheel/away
 	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest $(SPREAD) -m "not slow" \
 		--ignore tests/test_architecture.py $(TESTS)
 

@@ -102,7 +102,7 @@ def test_unknown_names() -> None:
 def test_without_robosuite(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     monkeypatch.setitem(sys.modules, "robosuite", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[robosuite\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[robosuite\]'"):
         make_env("robosuite/Lift")
 
 

@@ -310,7 +310,7 @@ def test_a_camera_that_is_not_there_and_a_file_that_changed(tmp_path: Path) -> N
 def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_robomimic(tmp_path / "image.hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[hdf5\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[hdf5\]'"):
         open_dataset(path)
 
 
