@@ -108,16 +108,14 @@ class ProgressBar:
         print(f"{self._title}: {self._text()}{note}", file=self.console.file, flush=True)
 
     def _warn(self) -> None:
-        """Say once how long the work will take and how to shorten it, where it takes long."""
-        spent, counted = self._advanced - self._start, self._done - self._first
-        if not self._shorten or (counted < _TRIED_UNITS and spent < _TRIED_SECONDS):
-            return
-        seconds, left = spent / counted, self._total - self._done
-        if left * seconds > LONG:
-            pace = _rate(1 / max(1e-9, seconds), self._unit)
-            text = f"{self._title} will take {_duration(left * seconds)}: {left} {self._unit} at {pace}"
+        """Say how long the work will take and how to shorten it, once it is known to take long."""
+        spent, counted, left = self._advanced - self._start, self._done - self._first, self._total - self._done
+        known = counted >= _TRIED_UNITS or spent >= _TRIED_SECONDS
+        if self._shorten and known and left * spent > LONG * counted:
+            pace = f"{left} {self._unit} at {_rate(counted / spent, self._unit)}"
+            text = f"{self._title} will take {_duration(left * spent / counted)}: {pace}"
             self.console.print(Text(f"{text}; {self._shorten} makes it shorter"), soft_wrap=True)
-        self._shorten = ""
+            self._shorten = ""
 
 
 def _rate(rate: float, unit: str) -> str:

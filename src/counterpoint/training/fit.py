@@ -139,9 +139,10 @@ def fit(
         return clock >= total or (every > 0 and clock // every > rested // every)
 
     note, judged, attempt, judging = "", "", updates, False
+    shorten = "--train.steps" if source.unit == Source.unit else "--online.steps"
     try:
         with (
-            ProgressBar("Training", total, source.unit, done=start, shown=run.main) as progress,
+            ProgressBar("Training", total, source.unit, done=start, shown=run.main, shorten=shorten) as progress,
             _noted_signals() as stopped,
         ):
             for batch in source.batches(updates, total):
