@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ COMMANDS = (
     ["plan"], ["plan", "kitchen/light_on"],
 )  # fmt: skip
 
-FINISHED = SimpleNamespace(model="o/model", main=True)
+FINISHED = SimpleNamespace(model="o/model", main=True, folder=Path("o"))
 """What stands in for a run that is over."""
 
 
@@ -272,9 +273,29 @@ def test_train_passes_everything_on(
     assert capsys.readouterr().out == "Wrote o/model\n"
 
 
-def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def result_file(path: Path, **changes: Any) -> Path:
+    """Write a report of 50 episodes, 43 of them solved."""
+    success = {"value": 0.86, "low": 0.7375, "high": 0.9305, "n": 50, "method": "Wilson"}
+    path.write_text(json.dumps({"success": success, "simulator_errors": 0} | changes))
+    return path
+
+
+def test_training_ends_with_the_success_of_its_last_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result_file(tmp_path / "result.json")
+    finished = SimpleNamespace(main=True, folder=tmp_path, model=tmp_path / "model")
+    monkeypatch.setattr("counterpoint.training.train.train", recorder([], finished))
+    main(["train", "td_infonce", "--env", "FetchReach-v4", "--out", str(tmp_path)])
+    assert capsys.readouterr().out == f"Wrote {tmp_path}/model: success 0.86 [0.74, 0.93] in 50 episodes\n"
+
+
+def test_evaluate_passes_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls))
+    path = result_file(tmp_path / "evaluation.json", simulator_errors=1)
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls, path))
     words = [
         "--episodes",
         "3",
@@ -293,11 +314,24 @@ def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     settings: dict[str, object] = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
     settings |= {"ensemble": 0.01, "sampler": "ddpm", "steps": 5}
     assert calls == [(Path("r"), "metaworld/bin-picking@corner", settings)]
+    told = "success 0.86 [0.74, 0.93] in 50 episodes, 1 of them ended by an error of the simulator"
+    assert capsys.readouterr().out == f"Wrote {path}: {told}\n"
+
+
+def test_evaluate_ends_with_the_return_where_there_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "evaluation.json"
+    result_file(path, success=None, **{"return": {"value": 12.3456, "low": None, "high": None, "n": 1}})
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder([], path))
+    main(["evaluate", "r"])
+    assert capsys.readouterr().out == f"Wrote {path}: return 12.35 in 1 episode\n"
 
 
 def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls: list[tuple[Any, ...]] = []
-    found = {"progress": {"value": 0.5}, "success": {"value": 0.25}, "actions_a_second": 600.0}
+    progress, success = ({"value": 2 * low, "low": low, "high": 0.625, "n": 4} for low in (0.25, 0.125))
+    found = {"progress": progress, "success": success, "actions_a_second": 600.0}
     monkeypatch.setattr("counterpoint.evaluation.plan.plan", recorder(calls, found))
     main(["plan", "kitchen/light_on@right", "--reward", "runs/mine", "--horizon", "20", "--out", "o.json"])
     ((config, out, options),) = calls
@@ -308,7 +342,7 @@ def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch, caps
         Path("o.json"),
     )
     assert options == {"device": "cpu"}
-    assert "progress 0.50, success 0.25" in capsys.readouterr().out
+    assert "progress 0.50 [0.25, 0.62], success 0.25 [0.12, 0.62]" in capsys.readouterr().out
 
 
 def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,10 @@ def _train(name: str, arguments: list[str]) -> None:
     finished = run(given.recipe, given.data, given.out, given.env, start_from=given.start_from, device=given.device)
     leave()
     if finished.main:
-        print(f"Wrote {finished.model}")
+        from counterpoint.evaluation.rollout import RESULT, main_number
+
+        evaluated = finished.folder / RESULT
+        print(f"Wrote {finished.model}" + (f": {main_number(evaluated)}" if evaluated.is_file() else ""))
 
 
 AUXILIARY = "--auxiliary.objective.name"
@@ -212,10 +215,11 @@ def evaluate(
         steps: Steps of sampling of a diffusion policy.
     """
     from counterpoint.evaluation.evaluate import evaluate as written
+    from counterpoint.evaluation.rollout import main_number
 
     acting: dict[str, Any] = {"ensemble": ensemble, "sampler": sampler, "steps": steps}
     path = written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device, **acting)
-    print(f"Wrote {path}")
+    print(f"Wrote {path}: {main_number(path)}")
 
 
 @command("plan")
@@ -243,6 +247,7 @@ class _PlanArguments:
 def _plan(env: str, arguments: list[str]) -> None:
     from counterpoint.evaluation.plan import PlanConfig
     from counterpoint.evaluation.plan import plan as run
+    from counterpoint.evaluation.rollout import with_interval
 
     default = PlanConfig(env=env)
     typed = dataclasses.make_dataclass(
@@ -255,8 +260,8 @@ def _plan(env: str, arguments: list[str]) -> None:
     given: Any = parsed_as(typed, arguments, f"plan {env}", (run.__doc__ or "").partition("\n\n")[0])
     found = run(given.settings, given.out, device=given.device)
     rate = f"{found['actions_a_second']:.0f} actions simulated a second"
-    progress, success = (found[key]["value"] for key in ("progress", "success"))
-    print(f"Wrote {given.out}: progress {progress:.2f}, success {success:.2f}, {rate}")
+    progress, success = (with_interval(found[key]) for key in ("progress", "success"))
+    print(f"Wrote {given.out}: progress {progress}, success {success}, {rate}")
 
 
 @command()

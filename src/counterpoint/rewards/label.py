@@ -159,6 +159,7 @@ def label(
     print(
         f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
     )
+    print(in_words(table, labeller.calibration))
     if still:
         print(f"Nothing changes in episodes {', '.join(map(str, still))}: their labels say nothing")
     return target
@@ -356,6 +357,23 @@ def _table(
     }
     still = [number for number, (_, _, changes) in enumerate(parts) if not changes[0]]
     return pa.table(columns, metadata=metadata), still
+
+
+def in_words(table: pa.Table, calibration: Calibration) -> str:
+    """Return the error of the labels beside that of a constant and of a clock, the threshold, and the successes."""
+    held_out = "held-out" if calibration.measured_on == "validation" else "training"
+    error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
+    verdict = " (labels no better than a constant)" if error >= constant else ""
+    rows = table["episode_index"].to_numpy()
+    last = np.append(rows[1:] != rows[:-1], True)
+    solved, frames = (table["success"].to_numpy()[chosen] for chosen in (last, slice(None)))
+    graded = ", uncalibrated" if "uncalibrated" in calibration.success_from else ""
+    return (
+        f"Mean error of progress on {calibration.measured_episodes} {held_out} episodes: {error:.3f}; "
+        f"of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}\n"
+        f"Success from progress {calibration.success:.3f}{graded}: "
+        f"{solved.sum()} of {len(solved)} episodes at their end, {frames.sum()} of {len(frames)} frames"
+    )
 
 
 def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:

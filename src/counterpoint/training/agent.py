@@ -21,8 +21,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.envs.goal.env import EnvConfig, env_facts, goal_envs, in_another_env, matched
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require
-from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
-from counterpoint.files import write_atomically
+from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
@@ -167,8 +166,7 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
         with envs:
             results = rollout(agent, envs, seeds)
         # Before the checkpoint that may follow: a finished run always has its result.
-        write_atomically(run.folder / "result.json", json.dumps({"steps": steps, **report(results)}, indent=1))
-        return means(results)
+        return write_report(run.folder / RESULT, results, steps=steps)
 
     return evaluate
 

@@ -110,7 +110,7 @@ class OfflineRecipe(Recipe):
             "data": f"{len(store.episodes)} episodes under {instructions} instructions, content `{content}`.",
         }
 
-    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+    def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return a function that scores the learner's exports in an environment. Default: none."""
         return None
 
@@ -165,7 +165,7 @@ class OfflineRecipe(Recipe):
                         values = {key: value.contiguous() for key, value in module.state_dict().items()}
                         save_file(values, folder / f"{name}.safetensors")
 
-            evaluate = self.rollouts(learner)
+            evaluate = self.rollouts(learner, run.folder)
             return Job(learner, Source(sampler), save, scored, seen, evaluate, facts=opened.facts(store, bound))
 
         paths = [absolute(path) for path in given.data if isinstance(path, str | Path)]
