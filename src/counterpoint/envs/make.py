@@ -12,7 +12,7 @@ import gymnasium
 
 from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv, Options
-from counterpoint.errors import require
+from counterpoint.errors import require, require_known
 
 SUITES = {
     "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
@@ -52,7 +52,7 @@ def make_env(
     """
     path, _, named = name.partition("@")
     suite, _, task = path.partition("/")
-    require(suite in SUITES, name, f"suite {suite!r}", f"one of {', '.join(SUITES)}", "say SUITE/TASK")
+    require_known(suite, SUITES, name, f"suite {suite!r}", hint="say SUITE/TASK")
     found, hint = f"{repeat} on {suite}", "leave it out: only Meta-World has a choice"
     require(repeat == 1 or suite == "metaworld", "repeat", found, "1", hint)
     chosen = {"repeat": repeat} if suite == "metaworld" else {}

@@ -11,7 +11,7 @@ from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import OneCameraStore
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.base import OnBadRow, raise_error
 from counterpoint.formats.drq import DrqReplayStore, drq_files
 from counterpoint.formats.epic import EpicKitchensStore, epic_frames, epic_tables
@@ -114,8 +114,9 @@ def open_dataset(
     require(streams, path, f"{kind.value} behind a URL", f"one of {[one.value for one in _STREAMED]}", hint)
     if split is not None and kind not in (Format.LEROBOT, Format.RLDS):
         names = list(split_names(path))
-        expected = f"one of {names}" if names else f"none: a {kind.value} has no splits"
-        require(split in names, f"split of {path}", repr(split), expected, "name one of these, or leave it out for all")
+        expected = "one of {}" if names else f"none: a {kind.value} has no splits"
+        hint = "name one of these, or leave it out for all"
+        require_known(split, names, f"split of {path}", expected=expected, hint=hint)
     store: EpisodeStore
     match kind:
         case Format.LEROBOT:

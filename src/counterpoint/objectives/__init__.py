@@ -9,8 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TypeVar, cast
 
-from counterpoint.config import suggestion
-from counterpoint.errors import require
+from counterpoint.errors import require, require_known
 from counterpoint.objectives.actol import actol_loss, brownian_bridge_loss, directed_vlo_loss, vlo_loss, vlo_lower_bound
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput, Objective
 from counterpoint.objectives.c_learning import c_learning_loss
@@ -111,9 +110,8 @@ def objective_class(name: object, kind: type[Kind], where: str = "objective") ->
     Raises:
         BadInputError: An unknown name, or an objective of another kind.
     """
-    found, names = f"objective.name = {name!r}", ", ".join(OBJECTIVES)
-    hint = suggestion(str(name), list(OBJECTIVES)) or "choose one of these"
-    require(isinstance(name, str) and name in OBJECTIVES, where, found, f"one of {names}", hint)
+    found = f"objective.name = {name!r}"
+    require_known(name, OBJECTIVES, where, found)
     entry = OBJECTIVES[str(name)]
     if isinstance(entry, str):
         file, _, attribute = entry.partition(":")
