@@ -19,13 +19,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import torch
+from tyro.conf import arg
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, import_extra, refused_by_the_system, require
 from counterpoint.files import write_atomically
+from counterpoint.flags import Number
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
 
@@ -143,14 +144,15 @@ class Engine:
     """The processes that compute blocks.
 
     Attributes:
-        name: `single`, processes of this machine, each with several threads; or `ray`, workers of Ray Data.
+        name: Executor: `single`, processes of this machine with several threads each, or `ray`, workers of Ray Data
+            (the extra `ray`).
         workers: Number of processes, which share the processor's cores; by default one, and with Ray one a core.
-        address: Ray's cluster, HOST:PORT or auto; one that lasts as long as the call, on this machine, by default.
+        address: Ray's cluster, HOST:PORT or auto; by default one on this machine that ends with the call.
     """
 
-    name: Literal["single", "ray"] = "single"
-    workers: int | None = None
-    address: str | None = None
+    name: Annotated[Literal["single", "ray"], arg(name="engine")] = "single"
+    workers: Number = None
+    address: Annotated[str | None, arg(metavar="HOST:PORT")] = None
 
     def check(self) -> None:
         """Refuse what cannot work, before long work begins.
@@ -175,6 +177,10 @@ class Engine:
             except OSError as error:
                 hint = "start it with `ray start --head`, or leave --address out"
                 raise BadInputError(where, f"nothing that answers ({error})", expected, hint) from None
+
+
+HERE = Engine()
+"""A thread pool of this process."""
 
 
 def work_through(
@@ -204,7 +210,7 @@ def work_through(
         elif workers > 1:
             finished = _in_processes(files, opener, workers, todo)
         else:
-            finished = _in_threads(files, work, todo, torch.get_num_threads())
+            finished = _in_threads(files, work, todo, _torch_threads())
         for frames in finished:
             bar.advance(frames)
     files.clean()
@@ -247,16 +253,28 @@ def _in_threads(files: BlockFiles, work: Work, blocks: Sequence[Block], cores: i
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
     """Let torch compute with one thread, since their number may change the last bits of a sum."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = _torch_threads()
+    _set_torch_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _set_torch_threads(before)
+
+
+def _torch_threads() -> int:
+    import torch  # slow to load, and needed only by work
+
+    return torch.get_num_threads()
+
+
+def _set_torch_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def _in_processes(files: BlockFiles, opener: Opener, workers: int, blocks: Sequence[Block]) -> Iterator[int]:
-    cores = max(1, torch.get_num_threads() // workers)
+    cores = max(1, _torch_threads() // workers)
     each = min(cores, THREADS)
     groups = [blocks[first : first + each] for first in range(0, len(blocks), each)]
     with worker_pool(workers, _enter, files, opener, cores) as pool:
@@ -269,7 +287,7 @@ _entered: list[tuple[BlockFiles, Work, int]] = []
 
 
 def _enter(files: BlockFiles, opener: Opener, cores: int) -> None:
-    torch.set_num_threads(1)
+    _set_torch_threads(1)
     _entered.append((files, opener(), cores))
 
 
@@ -287,7 +305,7 @@ class RayWorker:
     """
 
     def __init__(self, files: BlockFiles, opener: Opener) -> None:
-        torch.set_num_threads(1)
+        _set_torch_threads(1)
         self.files, self.opener = files, opener
         self.work: Work | None = None
 

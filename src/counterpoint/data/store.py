@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, Episode, EpisodeInfo
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 
 Integers = NDArray[np.int64]
 
@@ -189,8 +189,7 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
 
 def check_camera(camera: str, known: Sequence[str]) -> None:
     """Refuse an unknown camera."""
-    if camera not in known:
-        raise BadInputError("camera", repr(camera), f"one of {list(known)}", "name a camera the data have")
+    require_known(camera, known, "camera", hint="name a camera that the data have")
 
 
 def frames_in_chunks(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tyro.conf import Positional, arg
 
-from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, camera_images, camera_names
@@ -37,6 +38,7 @@ from counterpoint.encoders.hub import load, saved_digests, saved_kind
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import lock, remove_unfinished, sha256_of, write_atomically
+from counterpoint.flags import Computes, Model, Names, Number
 from counterpoint.formats import open_dataset
 from counterpoint.provenance import provenance
 
@@ -67,25 +69,25 @@ class Embedding:
 
 
 def embed(
-    data: str | Path,
+    data: Positional[Annotated[str | Path, arg(metavar="PATH")]],
     *,
-    model: str | Path,
-    out: str | Path,
-    cameras: Sequence[str] = (),
-    device: str = "cpu",
-    batch_size: int | None = None,
-    engine: Engine | None = None,
+    model: Model,
+    out: Annotated[str | Path, arg(metavar="PATH")],
+    cameras: Names = (),
+    device: Computes = "cpu",
+    batch_size: Number = None,
+    engine: Engine = HERE,
 ) -> Path:
-    """Embed every frame of a data set and print how fast; the same call continues an interrupted one.
+    """Write the embedding of every frame of a data set as parquet. The same call continues an interrupted one.
 
     Args:
         data: A data set of any format.
-        model: A run, a saved encoder or a Hub id.
-        out: The folder to write; see the module for what it holds.
-        cameras: The views that are embedded; by default the data's first, or as many as an observation encoder has.
-        device: The device that computes.
+        model: A run's folder, a folder of saved weights or a Hub id.
+        out: The folder to write: blocks/*.parquet and embeddings.json.
+        cameras: The camera to embed, or all cameras of an observation encoder; by default the data's first.
+        device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: Where blocks of episodes are computed; threads of this process by default.
+        engine: Executor for blocks of episodes.
 
     Returns:
         The folder.
@@ -95,7 +97,7 @@ def embed(
             computed; or a damaged episode; finished blocks are kept.
         MissingExtraError: Ray as the engine, without Ray.
     """
-    data, out, engine = Path(data), Path(out), engine or Engine()
+    data, out = Path(data), Path(out)
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
     store, encoder = open_dataset(data), _load(str(model), device)

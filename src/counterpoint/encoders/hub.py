@@ -15,16 +15,18 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Self, TypedDict, TypeVar, Unpack
 
 from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from torch import Tensor, nn
+from tyro.conf import Positional, arg
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require, usable_device
 from counterpoint.files import sha256_of, write_atomically
+from counterpoint.flags import Name, PythonOnly
 from counterpoint.provenance import note_download
 
 CONFIG, WEIGHTS, DIGESTS, README = "config.json", "model.safetensors", "digests.json", "README.md"
@@ -290,7 +292,7 @@ class SavedModel:
         self,
         repo_id: str,
         *,
-        private: bool | None = None,
+        private: bool = False,
         token: str | None = None,
         revision: str | None = None,
         **card: Unpack[Card],
@@ -323,24 +325,25 @@ class SavedModel:
 
 
 def push(
-    source: str | Path,
-    repo_id: str,
+    source: Positional[Annotated[str | Path, arg(metavar="RUN")]],
+    repo_id: Positional[Annotated[str, arg(metavar="OWNER/MODEL")]],
     *,
-    private: bool | None = None,
-    license: str | None = None,
-    token: str | None = None,
-    revision: str | None = None,
+    private: bool = False,
+    license: Name = None,
+    token: PythonOnly[str | None] = None,
+    revision: PythonOnly[str | None] = None,
 ) -> str:
-    """Upload a saved model to the Hub, as one commit; `counterpoint.load(repo_id)` is then the same model.
+    """Upload a run's model to the Hub, with its card: method, data, numbers.
 
-    The card is the folder's `README.md` with the id in its example and, of a run with a report or an evaluation, its
-    numbers under "Results", unless something stands there.
+    The upload is one commit; `counterpoint.load(repo_id)` is then the same model. The card is the folder's `README.md`
+    with the id in its example. The numbers of a run's report or evaluation are added under "Results", unless something
+    stands there.
 
     Args:
-        source: A run, or a folder that `save_pretrained` wrote.
-        repo_id: OWNER/MODEL on the Hub, made when absent.
-        private: Make a new repository private; by default as the account has it.
-        license: Identifier of the weights' licence, for the card.
+        source: The run's folder, or a folder that `save_pretrained` wrote.
+        repo_id: The model's name on the Hub; its repository is made when absent.
+        private: Make a new repository private; by default the account's settings decide.
+        license: Licence of the weights for the card, such as apache-2.0.
         token: A token with the right to write; by default that of `hf auth login`.
         revision: The branch; `main` by default.
 
@@ -367,7 +370,7 @@ def push(
         card.save(readme)
         try:
             hub = HfApi(token=token)
-            hub.create_repo(repo_id, private=private, exist_ok=True)
+            hub.create_repo(repo_id, private=private or None, exist_ok=True)
             message = f"Upload a {kind.replace('_', ' ')}"
             return str(
                 hub.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, revision=revision)

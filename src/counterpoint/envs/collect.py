@@ -400,8 +400,10 @@ def record_slot(job: Collection, slot: Slot) -> None:
 
 
 def summary(out: Path) -> str:
-    """Describe a collected data set in a line: its episodes, and the scenes that gave none."""
-    about = collected_about(out) or {}
+    """Describe a collected data set in a line: its episodes, and the scenes that gave none; empty for anything else."""
+    about = collected_about(out)
+    if about is None:
+        return ""
     lost = _lost(about.get("dropped", 0), about.get("raised", 0))
     return f"{len(about['episodes']['seed'])} episodes" + (f", {lost}" if lost else "")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from tyro.conf import Positional
 
 from counterpoint.data.cache import prepared
 from counterpoint.data.store import EpisodeStore, camera_names
@@ -22,6 +23,7 @@ from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, eva
 from counterpoint.evaluation.scenes import scenes_of
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import read_object, write_atomically
+from counterpoint.flags import Computes, File, Name
 from counterpoint.formats import open_dataset, split_names
 from counterpoint.formats.remote import absolute, url_of
 from counterpoint.provenance import provenance
@@ -39,25 +41,25 @@ PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
 
 
 def write_report(
-    run: Path,
-    data: Path | None = None,
+    run: Positional[Path],
+    data: File = None,
     *,
-    split: str | None = None,
+    split: Name = None,
     seed: int = 0,
     max_videos: int = 200,
     max_frames: int = 128,
-    device: str = "cpu",
+    device: Computes = "cpu",
 ) -> Path:
-    """Evaluate a run's encoder on held-out episodes and write `RUN/report.html` and `RUN/report.json`.
+    """Write a run's report on held-out episodes: one page, RUN/report.html, and RUN/report.json, with intervals.
 
     Args:
         run: The run's folder.
         data: Episodes to report on; by default the run's own data.
-        split: Name of the split; by default `test`, or `val` where there is no `test`.
+        split: Split of the data; by default `test`, or `val` where there is no `test`.
         seed: Random seed of segments, shuffles and resamples.
-        max_videos: Greatest number of episodes; of more, a sample is taken.
+        max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Greatest number of embedded frames of an episode, evenly spread.
-        device: The device that computes.
+        device: The device that computes, such as cuda.
 
     Returns:
         The page.

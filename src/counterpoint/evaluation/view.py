@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup
 from numpy.typing import NDArray
+from tyro.conf import Positional, arg
 
 from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.store import EpisodeStore, camera_names
@@ -28,6 +29,7 @@ from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.report import TEMPLATES, read_config
+from counterpoint.flags import Computes
 from counterpoint.formats import open_dataset, split_names
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
@@ -68,14 +70,23 @@ OWN_END = "its own last frame"
 SUCCESS = {True: "yes", False: "no", None: "unknown"}
 
 
-def view(targets: Sequence[str], *, port: int = 0, browser: bool = True, device: str = "cpu") -> None:
-    """Serve the page until it is interrupted.
+def view(
+    targets: Positional[Annotated[Sequence[str], arg(metavar="RUN|DATA...", help_behavior_hint="(required)")]],
+    *,
+    port: int = 0,
+    browser: bool = True,
+    device: Computes = "cpu",
+) -> None:
+    """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
+
+    The page is served until it is interrupted.
 
     Args:
-        targets: Runs (folders of runs or of saved encoders, or Hub ids) and data sets.
-        port: The port; 0 takes a free one.
-        browser: True to open the page in the machine's browser.
-        device: The device that computes.
+        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; without a data set, those that
+            the runs were trained on.
+        port: The port on this machine; 0 takes a free one.
+        browser: Open the page in the machine's browser.
+        device: The device that computes, such as cuda.
 
     Raises:
         BadInputError: A target that is neither, or a port that is taken.

@@ -25,21 +25,23 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Annotated, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
+from tyro.conf import Positional, arg
 
-from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
 from counterpoint.files import flush, lock, read_object, write_atomically
+from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number, Text
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.layout import read_info
@@ -91,35 +93,35 @@ class Labelling:
 
 
 def label(
-    data: Path,
+    data: Positional[Path],
     *,
-    model: str | Path,
-    out: Path | None = None,
-    feature: str | None = None,
-    cameras: Sequence[str] = (),
-    instruction: str | None = None,
-    text_file: Path | None = None,
-    goal: Path | None = None,
-    device: str = "cpu",
-    batch_size: int | None = None,
-    engine: Engine | None = None,
+    model: Model,
+    out: Annotated[Path | None, arg(metavar="PATH")] = None,
+    feature: Name = None,
+    cameras: Names = (),
+    instruction: Text = None,
+    text_file: File = None,
+    goal: Image = None,
+    device: Computes = "cpu",
+    batch_size: Number = None,
+    engine: Engine = HERE,
     overwrite: bool = False,
 ) -> Path:
-    """Label every frame of a data set and print how fast; the same call continues an interrupted one.
+    """Write progress in [0, 1] of every frame of a data set. The same call continues an interrupted one.
 
     Args:
         data: A data set of any format.
-        model: A run, a saved encoder or a Hub id, with a calibration.
-        out: The parquet file to write; by default `MODEL_progress.parquet` in the folder of a LeRobot data set. With
-            `feature`, the folder of the copy.
-        feature: Write a copy of a LeRobot v3 data set with progress as the feature of this name.
-        cameras: Views whose rewards are averaged; by default those that the run was trained on, or the data's first.
-        instruction: The instruction of all episodes, instead of their own.
-        text_file: A file with the instruction of each episode in a line, instead of their own.
-        goal: An image of the goal, for models that compare frames with goals.
-        device: The device that computes.
+        model: A run's folder, a folder of saved weights or a Hub id; it must have a calibration.
+        out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set. With a
+            feature, the folder of the copy.
+        feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
+        cameras: Cameras whose rewards are averaged; by default those of the run's training, or the data's first.
+        instruction: One instruction for all episodes, overriding their own.
+        text_file: Text file with one instruction a line, overriding those of the data set.
+        goal: Image of the goal, for models that compare frames with goals.
+        device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: Where blocks of episodes are decoded and computed; threads of this process by default.
+        engine: Executor for blocks of episodes.
         overwrite: Replace labels that are there.
 
     Returns:
@@ -130,7 +132,6 @@ def label(
             finished blocks are kept.
         MissingExtraError: Ray as the engine, without Ray.
     """
-    engine = engine or Engine()
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
     store = open_dataset(data)

@@ -164,10 +164,7 @@ class _Loop:
         shorten = "--train.steps" if source.unit == Source.unit else "--online.steps"
         bar = ProgressBar("Training", self._total, source.unit, done=start, shown=self._run.main, shorten=shorten)
         try:
-            with (
-                bar as progress,
-                _noted_signals() as signals,
-            ):
+            with bar as progress, _noted_signals() as signals:
                 for batch in source.batches(self.updates, self._total):
                     before = self.clock
                     self._step(batch)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tyro.conf import Positional, arg
 
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
@@ -19,6 +20,7 @@ from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames,
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
+from counterpoint.flags import Number
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.base import Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
@@ -30,11 +32,17 @@ from counterpoint.formats.video import has_uneven_rate
 from counterpoint.formats.video_folder import VideoFolderStore
 from counterpoint.progress import ProgressBar
 
+DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table before it is cut short
 
 
-def info(path: str | Path) -> None:
-    """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
+def info(path: Positional[DataSet]) -> None:
+    """Say what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes.
+
+    Args:
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
+            Minari data set, or a training store.
+    """
     for found in data_sets(url_of(path) or path):
         _describe(found)
 
@@ -96,8 +104,15 @@ def _describe(path: str | Path) -> None:
     console.print(texts)
 
 
-def doctor(path: str | Path) -> int:
-    """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
+def doctor(path: Positional[DataSet]) -> int:
+    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
+
+    Args:
+        path: A data set of any format, or a training store.
+
+    Returns:
+        The exit code: 0 clean, 2 with findings.
+    """
     return max(_diagnose(found) for found in data_sets(url_of(path) or path))
 
 
@@ -124,7 +139,13 @@ def _diagnose(path: str | Path) -> int:
     return 2
 
 
-def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: int | None = None) -> Path:
+def convert(
+    path: Positional[DataSet],
+    out: Positional[Annotated[str | Path, arg(metavar="OUT")]],
+    *,
+    size: Number = None,
+    fps: Number = None,
+) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
     A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
@@ -132,10 +153,10 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
     be given, and the frame nearest in time is taken.
 
     Args:
-        path: Any data set that `open_dataset` accepts.
+        path: The data set to read, of any format.
         out: The folder to write; must not exist.
-        size: Side of the square to resize frames to, in pixels; by default they stay as they are.
-        fps: Frames a second to resample videos to.
+        size: Height and width to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to write, if the rates of the episodes differ; by default their own, rounded.
 
     Raises:
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
@@ -171,7 +192,7 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
             bar.advance()
     writer.finalize(splits or None)
     sources = ", ".join(f"{source:g}" for source in sorted({round(fps, 2) for fps in rates["source_fps"]}))
-    print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
+    print(f"Converted {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
     return Path(out)
 
 

@@ -21,7 +21,7 @@ from gymnasium.envs import registration
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
-from counterpoint.config import FrozenConfig, suggestion
+from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
@@ -29,7 +29,8 @@ from counterpoint.envs.goal.ogbench import PREFIX, OGBenchGoals
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_robotics
 from counterpoint.envs.vector import VectorEnv
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, suggestion
+from counterpoint.flags import Listed
 
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
@@ -68,8 +69,8 @@ class EnvConfig(FrozenConfig):
     repeat: PositiveInt = 1
     max_episode_steps: int | None = Field(default=None, ge=1)
     image_size: int = Field(default=64, ge=36)
-    start_cells: tuple[Cell, ...] = ()
-    goal_cells: tuple[Cell, ...] = ()
+    start_cells: Listed[tuple[Cell, ...]] = ()
+    goal_cells: Listed[tuple[Cell, ...]] = ()
     success_distance: float | None = Field(default=None, gt=0)
 
     @field_validator("goals")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.base import Reader
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
@@ -156,7 +156,7 @@ class LeRobotStore(Reader):
         if split is None:
             return 0, self.info.episodes
         known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
-        require(split in known, f"{self.root}, split", repr(split), f"one of {sorted(known)}", "name one of them")
+        require_known(split, known, f"{self.root}, split")
         first, last = known[split]
         require(0 <= first < last <= total, where, f"split {split!r} as {first}:{last}", f"some of the {total}", HINT)
         return first, last

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.formats.boundary import decode_image, parsing
 from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
@@ -79,7 +79,8 @@ class RldsStore(Reader):
             )
         self.path, self.split, self._layout = folder, split, read_layout(folder)
         splits = read_splits(folder)
-        require(split is None or split in splits, f"split of {path}", repr(split), f"one of {list(splits)}", "name one")
+        if split is not None:
+            require_known(split, splits, f"split of {path}")
         gone = {name for name, shards in splits.items() if shards and not any(shard.path.exists() for shard in shards)}
         self.missing = tuple(missing_split(name, splits[name]) for name in splits if name in gone)
         chosen = [name for name in splits if split in (None, name) and name not in gone]
