@@ -357,6 +357,18 @@ def test_evaluate_passes_what_was_asked_for(
     settings: dict[str, object] = {"run": "r", "env": "metaworld/bin-picking@corner", "device": None}
     settings |= {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "ensemble": 0.01, "sampler": "ddpm", "steps": 5}
     assert calls == [(settings,)]
+    told = "success 0.86 [0.74, 0.93] in 50 episodes, 1 of them ended by an error of the simulator"
+    assert capsys.readouterr().out == f"Wrote {path}: {told}\n"
+
+
+def test_evaluate_ends_with_the_return_where_there_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "evaluation.json"
+    result_file(path, success=None, **{"return": {"value": 12.3456, "low": None, "high": None, "n": 1}})
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder([], path))
+    main(["evaluate", "r"])
+    assert capsys.readouterr().out == f"Wrote {path}: return 12.35 in 1 episode\n"
 
 
 def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch) -> None:
