@@ -11,7 +11,7 @@ cameras and the version of this layout. It holds
     *.digests           beside each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
     store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, the
                         steps under one digest, and SHA-256 of every 2,048 digests
-    store.json.sha256   the digest of store.json, as `sha256sum --check` reads it
+    SHA256SUMS          the digest of store.json, as `sha256sum --check` reads it
 
 What is read is compared with its digest when it is first touched after opening, and nothing else is.
 """
@@ -30,15 +30,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from filelock import FileLock
 
-from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, build, digest_line, digest_starts
+from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, STORE, build, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError
-from counterpoint.files import write_atomically
+from counterpoint.files import remove
+from counterpoint.folder import lock, mend, read_part, write_part
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
@@ -135,14 +135,15 @@ def featured(
 
     def write(building: Path) -> None:
         parts.mkdir(exist_ok=True)
+        whole = mend(parts)
         with ProgressBar("Computing features", int(store.lengths.sum()), "frames") as bar:
             for episode, info in enumerate(store.episodes):
-                part = parts / f"{episode}.npy"
-                if not part.is_file():
+                part = f"{episode}.npy"
+                if part not in whole:
                     rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
                     buffer = io.BytesIO()
                     np.save(buffer, np.concatenate(rows).astype(np.float32))
-                    write_atomically(part, buffer.getvalue())
+                    write_part(parts, part, buffer.getvalue())
                 bar.advance(info.length)
         build(_WithParts(store, parts), building, key=key, size=0, fit="square", cameras=(), progress=False)
 
@@ -168,15 +169,14 @@ def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
     """Open a store, which `write` first makes in a folder of another name where it is missing or damaged."""
     if sound := _open_sound(folder):  # needs no lock, so that a root that cannot be written serves
         return sound
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with lock(folder.with_name(f"{folder.name}.lock"), "builds", wait=True):
         if sound := _open_sound(folder):
             return sound
-        if folder.exists():  # damaged
-            shutil.rmtree(folder)
+        remove(folder)  # damaged
         building = folder.with_name(f"{folder.name}.building")  # a killed build is continued: the lock is ours
         try:
-            write(building)
+            if not _open_sound(building):
+                write(building)
         except BadInputError:  # a source that is mended is another source
             shutil.rmtree(building, ignore_errors=True)
             raise
@@ -349,13 +349,10 @@ class _Digests:
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
-    path, sidecar = folder / "store.json", folder / "store.json.sha256"
-    if not path.is_file() or not sidecar.is_file():
-        raise _damage(folder, "store.json or store.json.sha256 missing", "a training store")
-    text = path.read_bytes()
-    if sidecar.read_bytes() != digest_line(text):
-        raise _damage(path, "bytes that disagree with store.json.sha256", "what was written")
-    meta: dict[str, Any] = json.loads(text)
+    path = folder / STORE
+    if not path.is_file():
+        raise _damage(folder, f"no {STORE}", "a training store")
+    meta: dict[str, Any] = json.loads(read_part(folder, STORE, _damage(path, "", "").hint))
     if meta["layout"] != LAYOUT:
         raise _damage(path, f"layout {meta['layout']!r}", f"layout {LAYOUT!r}")
     return meta

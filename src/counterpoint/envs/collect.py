@@ -26,8 +26,9 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.robot_masks import mask_camera
-from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
+from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record
 from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.folder import require_same
 from counterpoint.formats.hdf5.writer import robomimic_about
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.progress import ProgressBar
