@@ -11,7 +11,6 @@ from typing import IO, Any
 
 import pytest
 
-from counterpoint import folder as module
 from counterpoint.errors import BadInputError
 from counterpoint.files import sha256_of
 from counterpoint.folder import (
@@ -160,7 +159,7 @@ def test_a_full_disk_at_any_write_leaves_what_the_next_call_continues(
                 return int(written(descriptor, bytes(data)[: room - 69]))  # the system may take less than it was given
 
             with monkeypatch.context() as patch:
-                patch.setattr(module.os, "write", half)
+                patch.setattr(os, "write", half)
                 if room < 70:
                     with pytest.raises(OSError, match="No space"):
                         fill(folder)
@@ -178,8 +177,12 @@ def test_a_second_process_is_refused_until_the_first_is_done(tmp_path: Path) -> 
 
 
 def test_a_lock_is_waited_for_where_that_is_asked(tmp_path: Path) -> None:
-    first, done = lock(tmp_path / "file.lock", "builds"), []
-    thread = threading.Thread(target=lambda: (lock(tmp_path / "file.lock", "builds", wait=True), done.append(1)))
+    first, done = lock(tmp_path / "file.lock", "builds"), list[IO[str]]()
+
+    def take_it() -> None:
+        done.append(lock(tmp_path / "file.lock", "builds", wait=True))
+
+    thread = threading.Thread(target=take_it)
     thread.start()
     thread.join(0.1)
     assert not done

@@ -169,8 +169,11 @@ def append(folder: Path, digests: Mapping[str, str]) -> None:
         digests: Name of a part -> its digest.
     """
     lines = _lines(digests)
-    descriptor = os.open(folder / DIGESTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    descriptor = os.open(folder / DIGESTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            lines = b"\n" + lines  # a torn line spoils no other
         while lines:
             lines = lines[os.write(descriptor, lines) :]
         os.fsync(descriptor)
@@ -202,35 +205,27 @@ def mend(folder: Path) -> set[str]:
     return set(whole)
 
 
-def check_part(folder: Path, name: str, hint: str) -> Path:
-    """Return a part's path after its bytes were compared with its digest.
+def check_part(folder: Path, name: str, hint: str, *, read: bytes | None = None) -> Path:
+    """Return a part's path after its bytes, or those that were read from it, were compared with its digest.
 
     Raises:
         BadInputError: When the part is missing, has no digest, or has another one.
     """
-    path, expected = _listed(folder, name, hint)
-    return _compared(path, sha256_of(path), expected, hint)
+    path, journal = folder / name, folder / DIGESTS
+    for file in (journal, path):
+        require(file.is_file(), file, "no such file", f"a file, with its digest in {DIGESTS}", hint)
+    digests, whole = _parsed(folder)
+    require(whole and name in digests, journal, f"damaged lines, or no digest of {name}", "one a file", hint)
+    found = sha256_of(path) if read is None else hashlib.sha256(read).hexdigest()
+    require(found == digests[name], path, f"sha256 {found[:12]}", f"{digests[name][:12]}, as in {DIGESTS}", hint)
+    return path
 
 
 def read_part(folder: Path, name: str, hint: str) -> bytes:
     """Return a part's bytes, compared with its digest as they were read; errors as `check_part`."""
-    path, expected = _listed(folder, name, hint)
-    content = path.read_bytes()
-    _compared(path, hashlib.sha256(content).hexdigest(), expected, hint)
+    content = (folder / name).read_bytes() if (folder / name).is_file() else b""
+    check_part(folder, name, hint, read=content)
     return content
-
-
-def _listed(folder: Path, name: str, hint: str) -> tuple[Path, str]:
-    for path in (folder / DIGESTS, folder / name):
-        require(path.is_file(), path, "no such file", f"a file, with its digest in {DIGESTS}", hint)
-    digests, whole = _parsed(folder)
-    require(whole and name in digests, folder / DIGESTS, f"damaged lines, or no digest of {name}", "one a file", hint)
-    return folder / name, digests[name]
-
-
-def _compared(path: Path, found: str, expected: str, hint: str) -> Path:
-    require(found == expected, path, f"sha256 {found[:12]}", f"{expected[:12]}, as in {DIGESTS}", hint)
-    return path
 
 
 def _parsed(folder: Path) -> tuple[dict[str, str], bool]:

@@ -22,7 +22,7 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.errors import BadInputError
-from counterpoint.folder import seal
+from counterpoint.folder import digests_of, seal
 from tests.data.numbered import numbered_store
 from tests.formats.made import memory_store
 
@@ -176,7 +176,7 @@ def test_other_layout_is_refused(tmp_path: Path) -> None:
     folder = build(memory_store(), tmp_path).path
     text = json.dumps({**json.loads((folder / "store.json").read_bytes()), "layout": "older"}).encode()
     (folder / "store.json").write_bytes(text)
-    seal(folder, ["store.json"])
+    seal(folder, digests_of(folder))
     with pytest.raises(BadInputError, match="layout 'older'"):
         CachedStore(folder)
 
@@ -184,9 +184,9 @@ def test_other_layout_is_refused(tmp_path: Path) -> None:
 def test_digests_are_those_of_sha256sum(tmp_path: Path) -> None:
     folder = build(memory_store(), tmp_path).path
     subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=folder, check=True, capture_output=True)
-    digest = json.loads((folder / "store.json").read_bytes())["arrays"]["frames-0"]["sha256"]
+    digest = digests_of(folder)["frames-0.digests"]
     told = subprocess.run(["sha256sum", "frames-0.digests"], cwd=folder, check=True, capture_output=True, text=True)
-    assert told.stdout.split()[0] == digest[0]
+    assert told.stdout.split()[0] == digest
 
 
 def test_digests_cover_64_kilobytes_of_an_episode_or_one_larger_step(tmp_path: Path) -> None:

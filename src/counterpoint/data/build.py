@@ -34,8 +34,6 @@ LAYOUT = "counterpoint-store-4"
 """The version of the folder's layout; part of every key."""
 
 DIGEST = hashlib.sha256().digest_size
-BLOCK = 2048
-"""Digests of rows that one digest in store.json covers."""
 
 STORE = "store.json"
 _TOGETHER = 64 * 1024  # bytes that one digest covers, or else one row
@@ -263,14 +261,13 @@ def _in_order(
 
 
 def _complete(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind], about: Mapping[str, Any]) -> None:
-    """Write store.json, which holds a digest of every block of digests."""
-    arrays: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        with (folder / f"{name}.digests").open("rb") as file:
-            blocks = [hashlib.sha256(part).hexdigest() for part in iter(lambda: file.read(BLOCK * DIGEST), b"")]
-        shape = [int(store.lengths.sum()), *kind.shape]
-        arrays[name] = {"dtype": kind.dtype.str, "shape": shape, "rows": kind.rows, "sha256": blocks}
+    """Write store.json, and seal it with the digests."""
+    steps = int(store.lengths.sum())
+    arrays = {
+        name: {"dtype": kind.dtype.str, "shape": [steps, *kind.shape], "rows": kind.rows}
+        for name, kind in kinds.items()
+    }
     infos = [asdict(info) for info in store.episodes]
     text = json.dumps({"layout": LAYOUT, **about, "arrays": arrays, "episodes": infos}, indent=1).encode()
     write_atomically(folder / STORE, text)
-    seal(folder, [STORE])
+    seal(folder, [STORE, *(f"{name}.digests" for name in kinds)])

@@ -117,15 +117,10 @@ def embed(
         started, total = time.perf_counter(), int(store.lengths.sum())
         left = work_through(files, embedder.work, partial(open_embedder, job), engine, title="Embedding", device=device)
         seconds = time.perf_counter() - started
-        noted = digests_of(out)
+        noted, named = digests_of(out), [(block, files.name(block)) for block in files.blocks]
         digests = [
-            {
-                "file": files.name(block),
-                "episodes": [block.first, block.end - 1],
-                "frames": block.frames,
-                "sha256": noted[files.name(block)],
-            }
-            for block in files.blocks
+            {"file": name, "episodes": [one.first, one.end - 1], "frames": one.frames, "sha256": noted[name]}
+            for one, name in named
         ]
         sizes = {"frames": total, "episodes": len(store.episodes), "dimensions": embedder.dimensions(files)}
         whole = {"format": FORMAT, **about, **sizes, "files": digests, "provenance": provenance()}

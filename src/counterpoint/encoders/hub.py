@@ -194,8 +194,8 @@ def _files(
     options |= {"force_download": force_download, "local_files_only": local_files_only}
     found_at: dict[str, Path] = {}
     try:
-        for file in names:
-            found_at[file] = Path(str(hf_hub_download(name, file, **options)))
+        for wanted in names:
+            found_at[wanted] = Path(str(hf_hub_download(name, wanted, **options)))
     except _HUB_ERRORS as error:
         if isinstance(error, EntryNotFoundError) and CONFIG in found_at:
             _refuse_another_version(found_at[CONFIG])
