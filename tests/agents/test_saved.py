@@ -8,9 +8,10 @@ import pytest
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.data.episode import Spaces
-from counterpoint.encoders.hub import load, write_digests
+from counterpoint.encoders.hub import load
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import acted
+from tests.encoders.saved_kinds import write_digests
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 

@@ -24,7 +24,7 @@ from counterpoint.envs.collect import episode_seed, plan_jobs, slots, split_rang
 from counterpoint.envs.metaworld import collect
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
-from counterpoint.envs.recording import Recording, first_difference
+from counterpoint.envs.recording import Recording
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 
@@ -79,14 +79,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="choose another --out"):
         collect_metaworld(config(tmp_path / "set"))
     assert (tmp_path / "set" / "thesis.tex").exists()
-
-
-def test_the_first_difference_names_its_key() -> None:
-    then = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.0"}}
-    assert first_difference(then, then) is None
-    now = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.1"}}
-    assert first_difference(then, now) == ("versions.mujoco", "3.3.0", "3.3.1")
-    assert first_difference({**then, "old": 1}, then) == ("old", 1, None)
 
 
 @pytest.mark.sim

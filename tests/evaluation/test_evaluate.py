@@ -11,7 +11,7 @@ import torch
 
 from counterpoint.data.episode import Array
 from counterpoint.encoders.dual import SentenceTower
-from counterpoint.encoders.hub import write_digests, write_model
+from counterpoint.encoders.hub import write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
@@ -25,6 +25,7 @@ from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.train import train
+from tests.encoders.saved_kinds import write_digests
 from tests.policies.demos import demonstrations, spelled
 from tests.training.step_data import SIZE, control_store, write_control_set
 from tests.training.test_cloning_command import TINY, trained

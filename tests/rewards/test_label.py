@@ -19,7 +19,7 @@ from counterpoint.cli.data.doctor import examine
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.files import lock
+from counterpoint.folder import lock
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.video import encode_video
@@ -166,7 +166,7 @@ def test_a_killed_call_continues_and_computes_nothing_twice(
 def test_another_process_that_has_just_begun_is_left_alone(data: Path, model: Path, tmp_path: Path) -> None:
     begun = tmp_path / ".out.parquet.parts"
     begun.mkdir()  # its notes are not written yet
-    with lock(begun, "labels"), pytest.raises(BadInputError, match=r"found a run that process \d+ labels"):
+    with lock(begun / ".lock", "labels"), pytest.raises(BadInputError, match=r"found a run that process \d+ labels"):
         label(data, model=model, out=tmp_path / "out.parquet")
     assert begun.exists()
 

@@ -28,8 +28,9 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_seed
 from counterpoint.data.episode import Episode
 from counterpoint.data.robot_masks import mask_camera
-from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
+from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record
 from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.folder import require_same
 from counterpoint.formats.hdf5.writer import robomimic_about
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +40,9 @@ from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import flush, lock, read_object, write_atomically
+from counterpoint.files import flush, read_object
 from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number, Text
+from counterpoint.folder import claim
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.layout import read_info
@@ -65,8 +66,6 @@ Array = NDArray[Any]
 
 FRAMES = "frames"
 """The images in a batch, beside `STATE`."""
-LAYOUT = 2
-"""The version of the files of finished blocks."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,9 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
-    with _claim(parts, job, store):
-        files = BlockFiles(parts / "blocks", ".npy", blocks_of(store.lengths))
+    # Finished blocks of another model or other data are thrown away.
+    with claim(parts, "labelling.json", _identity(job, store), what="labels", does="labels", discard=True):
+        files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
         opener = partial(open_labeller, job, labeller.targets)
         started, total = time.perf_counter(), int(store.lengths.sum())
         left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
@@ -199,23 +199,15 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
-def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> IO[str]:
-    """Make and lock the folder of finished blocks; those of another model or other data are thrown away."""
-    identity = {
-        "layout": LAYOUT,
+def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
+    """Return everything that decides the content of finished blocks."""
+    return {
         "model": saved_digests(job.model),
         "data": store.fingerprint,
         "cameras": list(job.cameras),
         "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
-    file, text = parts / "labelling.json", json.dumps(identity, indent=1)
-    parts.mkdir(parents=True, exist_ok=True)
-    held = lock(parts, "labels")
-    if not (file.is_file() and file.read_text() == text):
-        shutil.rmtree(parts / "blocks", ignore_errors=True)
-    write_atomically(file, text)
-    return held
 
 
 @dataclass(frozen=True)
