@@ -19,7 +19,6 @@ from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.report import write_report
-from counterpoint.evaluation.reward_eval import SEGMENTS
 from counterpoint.evaluation.view import Viewer
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.writer import LeRobotWriter
@@ -27,7 +26,7 @@ from counterpoint.formats.video import encode_video
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import label
-from counterpoint.rewards.model import STATE, observed, states_of
+from counterpoint.rewards.model import STATE, observed, states_of, transition_score
 from counterpoint.training.train import train
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words
@@ -82,7 +81,7 @@ def accuracy(run: Path) -> float:
     encoder = DualEncoder.from_pretrained(run / "model")
     unseen = MemoryStore([episode(1000 + number) for number in range(40)])
     videos = embed_store(encoder, unseen, instructions=INSTRUCTIONS)
-    scores = SEGMENTS["transition"](videos.frames_at(0), videos.frames_at(-1), videos.text)
+    scores = transition_score(videos.frames_at(0), videos.frames_at(-1), videos.text)
     return float((scores.argmax(1) == videos.own).mean())
 
 

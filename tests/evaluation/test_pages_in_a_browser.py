@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.evaluation.compare import compare, write_comparison
+from counterpoint.evaluation.compare import write_comparison
+from counterpoint.evaluation.comparison import compare
 from counterpoint.evaluation.report import write_report
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel

@@ -391,7 +391,7 @@ def push(
         readme = folder / README
         card = ModelCard(readme.read_text(encoding="utf-8") if readme.exists() else f"# Counterpoint {kind}\n")
         card.text = card.text.replace(_ANY_ID, repo_id)
-        card.text = card.text.replace(f"## Results\n\n{_NO_RESULTS}", f"## Results\n\n{_results(Path(source))}")
+        card.text = _with_results(card.text, Path(source))
         if license:
             card.data["license"] = license
         card.save(readme)
@@ -408,15 +408,28 @@ def push(
             raise BadInputError(repo_id, found, "a repository that this account may write to", hint) from error
 
 
+def write_results(run: Path) -> None:
+    """Write the numbers of a run's report and evaluation into the card of its model, if it has one."""
+    readme = run / "model" / README
+    if readme.is_file():
+        write_atomically(readme, _with_results(readme.read_text(encoding="utf-8"), run))
+
+
+def _with_results(card: str, run: Path) -> str:
+    """Return a card with a run's numbers under "Results", unless something else than this library's stands there."""
+    ours = rf"## Results\n\n(?:{re.escape(_NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
+    return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
+
+
 def _results(run: Path) -> str:
-    """Return the numbers in a run's `report.json` and `evaluation.json` as Markdown."""
+    """Return the numbers in a run's `report.json` (its `results`) and `evaluation.json` as Markdown."""
     rows, commands = [], []
     for name, command in (("report", "report"), ("evaluation", "evaluate")):
         file = run / f"{name}.json"
         if file.is_file():
             found = _json(file, lambda tree: dict(tree), "result")
             commands.append(f"`counterpoint {command}`")
-            rows += [line for key, value in found.items() for line in _estimates(key, value)]
+            rows += [line for key, value in found.get("results", found).items() for line in _estimates(key, value)]
     head = ["| | value | 95 % interval | n |", "|---|---|---|---|"]
     return "\n".join([f"By {' and '.join(commands)}.", "", *head, *rows]) if rows else _NO_RESULTS
 

@@ -27,8 +27,9 @@ from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
+from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
-from counterpoint.evaluation.report import TEMPLATES, read_config
+from counterpoint.evaluation.held_out import read_config
 from counterpoint.flags import Computes
 from counterpoint.formats import open_dataset, split_names
 from counterpoint.formats.lru import LRUCache
