@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.compare import Comparison, compare, compare_command, write_comparison
 from counterpoint.evaluation.reward_bench import INPUTS, RECORDED, WRONG
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward, FunctionReward
+from tests.data.reading import read_episode
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, store
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
