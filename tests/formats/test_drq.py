@@ -10,11 +10,12 @@ import pytest
 
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.data.episode import Array
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats import drq, open_dataset, recognise
 from counterpoint.formats.drq import DrqReplayStore
 from counterpoint.formats.lru import LRUCache
+from tests.data.reading import read_episode
 
 
 def write_replay(

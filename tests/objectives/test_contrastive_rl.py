@@ -160,7 +160,8 @@ def test_large_logits_in_single_precision() -> None:
 
 def test_half_precision_and_autocast() -> None:
     logits = products(*representations(dtype=torch.float32)).detach()
-    for loss in (*OF_LOGITS, lambda logits: reaching_rows(logits.diagonal())):
+    losses: list[Callable[[Tensor], Tensor]] = [*OF_LOGITS, lambda logits: reaching_rows(logits.diagonal())]
+    for loss in losses:
         expected = loss(logits)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.equal(loss(logits), expected)

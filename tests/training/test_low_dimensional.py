@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import counterpoint
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.training.train import train
+from tests.data.reading import read_episode
 from tests.policies.demos import demonstrations
 
 

@@ -137,7 +137,7 @@ class ContrastiveAgent(Agent):
         count, rows = self.spaces.action, len(inputs)
         candidates = torch.eye(count, device=self.device, dtype=psi.dtype).repeat_interleave(rows, dim=0)
         phi = critic.encode_actions(observation.repeat(count, 1), candidates, goal.repeat(count, 1), frozen=True)
-        costs = torch.stack([cost(score(each, psi)) for each in phi.split(rows, dim=1)])
+        costs = torch.stack([cost(score(each, psi)) for each in torch.split(phi, rows, dim=1)])
         expected = (log_policy.exp().T * costs).sum(0)
         cloning = -log_policy.gather(1, action[:, None])[:, 0]
         return ((1 - share) * expected + share * cloning).mean()

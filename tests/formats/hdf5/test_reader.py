@@ -18,12 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.hdf5 import files
 from counterpoint.formats.hdf5.files import env_args
 from counterpoint.formats.hdf5.reader import Hdf5Store
+from tests.data.reading import read_episode
 from tests.formats.hdf5.made import ENV_ARGS, made_demo, write_libero, write_robomimic
 
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
