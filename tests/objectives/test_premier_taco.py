@@ -387,7 +387,7 @@ def test_mixed_training_leaves_chance() -> None:
     assert accuracy > 0.7
 
 
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("centred", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_window_loss_starts_with_the_authors_weights(centred: bool) -> None:
     _, (_, last), accuracy = trained(centred=centred)
     assert last < LOG2 - 0.1

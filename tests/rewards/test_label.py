@@ -199,6 +199,7 @@ def test_labels_that_are_there_are_replaced_when_asked(data: Path, model: Path, 
     assert path.is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 def test_several_processes_give_the_same_labels_and_goals_need_no_words(data: Path, tmp_path: Path) -> None:
     model = save_model(tmp_path / "goals", data, reward_form="goal")

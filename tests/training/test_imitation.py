@@ -111,6 +111,7 @@ def test_half_precision(tmp_path: Path) -> None:
         assert found[1][name] != found[0][name]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_like_one_without_a_stop(tmp_path: Path) -> None:
     """Bit for bit, moving average and its count included, whatever is evaluated in between."""
 

@@ -407,8 +407,7 @@ def test_a_soft_link_inside_the_file_is_followed(tmp_path: Path) -> None:
     assert actions.shape == (5, 7)
 
 
-@pytest.mark.parametrize("part", ["actions", "rewards", "obs/robot0_eef_pos"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("part", "value"), [("actions", np.nan), ("rewards", np.inf), ("obs/robot0_eef_pos", np.nan)])
 def test_numbers_that_are_not_finite_are_refused_and_found(tmp_path: Path, part: str, value: float) -> None:
     path = write_robomimic(tmp_path / "image.hdf5")
     with h5py.File(path, "a") as file:
