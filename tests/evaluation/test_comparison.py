@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.bench import INPUTS, WRONG
 from counterpoint.evaluation.compare import write_comparison
@@ -19,6 +19,7 @@ from counterpoint.evaluation.embedded import RECORDED
 from counterpoint.evaluation.statistics import Estimate, wilson
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward, FunctionReward
+from tests.data.reading import read_episode
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, store
 
 PARAPHRASES = {text: [f"please {text}", f"{text} now"] for text in INSTRUCTIONS}
