@@ -21,7 +21,6 @@ from counterpoint.cli.arguments import parsed_as, with_one_message
 from counterpoint.cli.signature import signature_of, summary_of
 from counterpoint.config import recipe_names, recipe_title
 from counterpoint.errors import CONTINUES, BadInputError, one_message, require_extras, require_known
-from counterpoint.flags import Typed
 
 
 @dataclass(frozen=True)
@@ -189,9 +188,8 @@ def _train(command: Command, name: str, arguments: Sequence[str]) -> None:
     auxiliary = chosen[AUXILIARY[2:]]
     overrides = {AUXILIARY[2:]: auxiliary} if auxiliary else None
     default = load_recipe(name, overrides, data=chosen["data"], env=chosen["env"] or chosen["env.name"])
-    recipe = Annotated[Any, Typed(Annotated[type(default), arg(name="")], default)]
     title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
-    parse = signature_of(command.work, recipe=recipe)
+    parse = signature_of(command.work, recipe=(Annotated[type(default), arg(name="")], default))
     finished = _called(command, parsed_as(parse, arguments, f"counterpoint train {name}", title))
     from counterpoint.training.distributed import leave
 

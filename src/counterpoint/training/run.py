@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from counterpoint.config import bound, flat
+from counterpoint.config import FrozenConfig, bound, flat
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import lock, read_object, remove_unfinished, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint, settle
-from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
+from counterpoint.training.loop import LoopConfig, TrainConfig
 
 FORMAT = 2
 METRICS = "metrics.jsonl"
@@ -48,11 +48,11 @@ class Run:
     def open(
         cls,
         out: str | Path,
-        recipe: Recipe,
+        recipe: FrozenConfig,
         identity: Mapping[str, Any],
         *,
+        loop: LoopConfig,
         facts: Mapping[str, Any] | None = None,
-        loop: LoopConfig | None = None,
         main: bool = True,
     ) -> Run:
         """Claim a folder, or continue the run in it; `record` writes `config.json` once the training is ready.
@@ -61,8 +61,8 @@ class Run:
             out: The folder, made when absent.
             recipe: The recipe; its fields that are marked `free` may differ from those of the run to be continued.
             identity: Further values that must be the same, such as the data's fingerprint.
+            loop: The loop's settings.
             facts: Further entries for `config.json`.
-            loop: The loop's settings; the recipe's by default.
             main: True in the process that writes.
 
         Raises:
@@ -78,10 +78,10 @@ class Run:
             "provenance": provenance(),
         }
         if not main:
-            return cls(folder, loop or recipe.loop, settings, None)
+            return cls(folder, loop, settings, None)
         require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", "choose another --out")
         folder.mkdir(parents=True, exist_ok=True)
-        run = cls(folder, loop or recipe.loop, settings, lock(folder, "trains"))
+        run = cls(folder, loop, settings, lock(folder, "trains"))
         try:
             _refuse_another(folder, settings)
             for place in (
