@@ -5,8 +5,9 @@ The public names are loaded when first used, so that `import counterpoint` is qu
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from counterpoint.registry import LazyTable
 
 if TYPE_CHECKING:
     from counterpoint.data.episode import Episode as Episode
@@ -27,30 +28,33 @@ if TYPE_CHECKING:
     from counterpoint.training.recipe import load_recipe as load_recipe
     from counterpoint.training.train import train as train
 
-_HOMES = {
-    "BadInputError": "errors",
-    "ClonedPolicy": "policies.cloned",
-    "DiffusionPolicy": "policies.diffusion_policy",
-    "DualEncoder": "encoders.dual",
-    "EncoderConfig": "encoders.config",
-    "Episode": "data.episode",
-    "EpisodeStore": "data.store",
-    "MemoryStore": "data.store",
-    "MissingExtraError": "errors",
-    "ObservationConfig": "encoders.observation",
-    "ObservationEncoder": "encoders.observation",
-    "RewardModel": "rewards.model",
-    "Sampler": "data.sampler",
-    "load": "encoders.hub",
-    "load_recipe": "training.recipe",
-    "open_dataset": "formats",
-    "train": "training.train",
-}
+_PUBLIC = LazyTable(
+    "name",
+    {
+        "BadInputError": "counterpoint.errors:BadInputError",
+        "ClonedPolicy": "counterpoint.policies.cloned:ClonedPolicy",
+        "DiffusionPolicy": "counterpoint.policies.diffusion_policy:DiffusionPolicy",
+        "DualEncoder": "counterpoint.encoders.dual:DualEncoder",
+        "EncoderConfig": "counterpoint.encoders.config:EncoderConfig",
+        "Episode": "counterpoint.data.episode:Episode",
+        "EpisodeStore": "counterpoint.data.store:EpisodeStore",
+        "MemoryStore": "counterpoint.data.store:MemoryStore",
+        "MissingExtraError": "counterpoint.errors:MissingExtraError",
+        "ObservationConfig": "counterpoint.encoders.observation:ObservationConfig",
+        "ObservationEncoder": "counterpoint.encoders.observation:ObservationEncoder",
+        "RewardModel": "counterpoint.rewards.model:RewardModel",
+        "Sampler": "counterpoint.data.sampler:Sampler",
+        "load": "counterpoint.encoders.hub:load",
+        "load_recipe": "counterpoint.training.recipe:load_recipe",
+        "open_dataset": "counterpoint.formats:open_dataset",
+        "train": "counterpoint.training.train:train",
+    },
+)
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'counterpoint' has no attribute {name!r}")
-    return getattr(import_module(f"counterpoint.{_HOMES[name]}"), name)
+    return _PUBLIC[name]

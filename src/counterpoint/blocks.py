@@ -1,7 +1,7 @@
 """Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
 
 The data alone decide which episodes a block has. A worker returns the block's content, computed with one torch thread,
-and it is written whole under a name of its own: blocks are the same bytes wherever they are computed, a block that is
+and it is written as a part of a claimed folder: blocks are the same bytes wherever they are computed, a block that is
 computed twice is there once, and what a killed call left is continued.
 """
 
@@ -25,8 +25,8 @@ from tyro.conf import arg
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, import_extra, refused_by_the_system, require
-from counterpoint.files import write_atomically
 from counterpoint.flags import Number
+from counterpoint.folder import digests_of, mend, write_part
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
 
@@ -88,23 +88,32 @@ class BlockFiles:
     """The files of a corpus's blocks.
 
     Attributes:
-        folder: The folder, which holds nothing else.
+        root: The claimed folder that they are parts of.
         suffix: End of the names.
         blocks: All blocks.
     """
 
-    folder: Path
+    root: Path
     suffix: str
     blocks: tuple[Block, ...]
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the files, which holds nothing else."""
+        return self.root / "blocks"
+
+    def name(self, block: Block) -> str:
+        """Return the name of a block's file within `root`."""
+        return f"blocks/block-{block.number:06d}{self.suffix}"
+
     def path(self, block: Block) -> Path:
         """Return the file of a block."""
-        return self.folder / f"block-{block.number:06d}{self.suffix}"
+        return self.root / self.name(block)
 
     def left(self) -> list[Block]:
-        """Return the blocks that have no file yet."""
-        there = set(self.folder.iterdir()) if self.folder.is_dir() else set()
-        return [block for block in self.blocks if self.path(block) not in there]
+        """Return the blocks that have no whole file yet."""
+        whole = mend(self.root)
+        return [block for block in self.blocks if self.name(block) not in whole]
 
     def begin(self, block: Block) -> None:
         """Note that a worker begins a block, for the case that it dies.
@@ -127,16 +136,17 @@ class BlockFiles:
             leftover.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Require every block's file, once, and no other.
+        """Require every block's file, whole, and no other.
 
         Raises:
-            BadInputError: A file is missing, or one is of no block.
+            BadInputError: A file is missing or damaged, or one is of no block.
         """
-        found, wanted = set(self.folder.iterdir()), {self.path(block) for block in self.blocks}
-        odd = min(found ^ wanted, default=self.folder)
+        whole, wanted = mend(self.root), {self.path(block): self.name(block) for block in self.blocks}
+        found = {path for path in self.folder.iterdir() if wanted.get(path) in {None, *whole}}
+        odd = min(found ^ wanted.keys(), default=self.folder)
         hint = "move files that are not ours, and run the same command again"
-        where, expected = "no such file" if odd in wanted else "another file", f"the files of {len(wanted)} blocks"
-        require(found == wanted, odd, where, expected, hint)
+        where, expected = "no whole file" if odd in wanted else "another file", f"the files of {len(wanted)} blocks"
+        require(found == wanted.keys(), odd, where, expected, hint)
 
 
 @dataclass(frozen=True)
@@ -220,9 +230,9 @@ def work_through(
 
 def _finish(files: BlockFiles, work: Work, block: Block) -> int:
     """Write the file of a block, unless it is there; return the block's frames. All engines come through here."""
-    path = files.path(block)
-    if not path.is_file():
-        write_atomically(path, work(block))
+    name = files.name(block)
+    if not files.path(block).is_file() or name not in digests_of(files.root):
+        write_part(files.root, name, work(block))
     return block.frames
 
 

@@ -91,14 +91,6 @@ def override(tree: Tree, overrides: Mapping[str, Any]) -> Tree:
     return changed
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    """Return nested sections as one with dotted keys, as `override` takes them."""
-    found: Tree = {}
-    for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 def validate(kind: type[Config], tree: Mapping[str, Any], where: str) -> Config:
     """Return `tree` as a configuration of the given kind.
 

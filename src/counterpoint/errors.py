@@ -103,7 +103,7 @@ class MissingExtraError(ImportError):
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Hint: pip install 'counterpoint[{extra}]'")
+        super().__init__(f"{package} is not installed. Hint: in the clone, pip install -e '.[{extra}]'")
 
 
 def import_extra(module: str, extra: str) -> Any:

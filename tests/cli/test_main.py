@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +30,7 @@ SHOWN = (
     ["plan"], ["view"], ["push"], ["data", "masks"],
 )  # fmt: skip
 
-FINISHED = SimpleNamespace(model="o/model", main=True)
+FINISHED = SimpleNamespace(model="o/model", main=True, folder=Path("o"))
 """What stands in for a run that is over."""
 
 
@@ -315,9 +316,29 @@ def test_train_passes_everything_on(
     assert capsys.readouterr().out == "Wrote o/model\n"
 
 
-def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def result_file(path: Path, **changes: Any) -> Path:
+    """Write a report of 50 episodes, 43 of them solved."""
+    success = {"value": 0.86, "low": 0.7375, "high": 0.9305, "n": 50, "method": "Wilson"}
+    path.write_text(json.dumps({"success": success, "simulator_errors": 0} | changes))
+    return path
+
+
+def test_training_ends_with_the_success_of_its_last_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result_file(tmp_path / "result.json")
+    finished = SimpleNamespace(main=True, folder=tmp_path, model=tmp_path / "model")
+    monkeypatch.setattr("counterpoint.training.train.train", recorder([], finished))
+    main(["train", "td_infonce", "--env", "FetchReach-v4", "--out", str(tmp_path)])
+    assert capsys.readouterr().out == f"Wrote {tmp_path}/model: success 0.86 [0.74, 0.93] in 50 episodes\n"
+
+
+def test_evaluate_passes_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls))
+    path = result_file(tmp_path / "evaluation.json", simulator_errors=1)
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls, path))
     words = [
         "--episodes",
         "3",
@@ -336,6 +357,18 @@ def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     settings: dict[str, object] = {"run": "r", "env": "metaworld/bin-picking@corner", "device": None}
     settings |= {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "ensemble": 0.01, "sampler": "ddpm", "steps": 5}
     assert calls == [(settings,)]
+    told = "success 0.86 [0.74, 0.93] in 50 episodes, 1 of them ended by an error of the simulator"
+    assert capsys.readouterr().out == f"Wrote {path}: {told}\n"
+
+
+def test_evaluate_ends_with_the_return_where_there_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "evaluation.json"
+    result_file(path, success=None, **{"return": {"value": 12.3456, "low": None, "high": None, "n": 1}})
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder([], path))
+    main(["evaluate", "r"])
+    assert capsys.readouterr().out == f"Wrote {path}: return 12.35 in 1 episode\n"
 
 
 def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch) -> None:

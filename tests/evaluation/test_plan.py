@@ -15,6 +15,7 @@ from counterpoint.envs.kitchen.dynamics import KitchenDynamics
 from counterpoint.envs.kitchen.env import TASKS, KitchenEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.plan import PlanConfig, distance_reward, language_reward, opening_actions, plan
+from counterpoint.evaluation.rollout import with_interval
 from counterpoint.objectives.r3m import LanguageReward as R3MReward
 from counterpoint.rewards.model import RewardModel
 
@@ -85,8 +86,8 @@ def test_an_episode_is_planned_and_written(
         read = json.loads((tmp_path / "plan.json").read_text())
         assert read["episodes"] == found["episodes"]
         assert found["episodes"][0]["planned"] == 3 * sum(range(1, 11))
-        progress, success = (found[key]["value"] for key in ("progress", "success"))
-        assert f"plan.json: progress {progress:.2f}, success {success:.2f}, " in capsys.readouterr().out
+        progress, success = (with_interval(found[key]) for key in ("progress", "success"))
+        assert f"plan.json: progress {progress}, success {success}, " in capsys.readouterr().out
         assert plan(config, tmp_path / "2.json")["episodes"][0]["progress"] == found["episodes"][0]["progress"]
         (tmp_path / "2.json").unlink()
         more = plan(config.model_copy(update={"episodes": 2}), tmp_path / "plan.json")["episodes"]

@@ -9,7 +9,7 @@ import counterpoint
 from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
-from counterpoint.formats import Format, open_dataset, recognise, split_names, validation_split
+from counterpoint.formats import open_dataset, recognise, split_names, validation_split
 from counterpoint.formats.epic import EpicKitchensStore
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.video_folder import VideoFolderStore
@@ -20,7 +20,7 @@ from tests.formats.made import EPIC_HEADER, epic_row, memory_store, write_epic, 
 
 def test_lerobot_with_splits(tmp_path: Path) -> None:
     root = write_lerobot(tmp_path / "data", splits={"train": "0:2", "val": "2:3"})
-    assert recognise(root) is Format.LEROBOT
+    assert recognise(root).name == "lerobot"
     assert isinstance(open_dataset(root), LeRobotStore)
     assert split_names(root) == ("train", "val")
     assert [len(open_dataset(root, split=split).episodes) for split in ("train", "val")] == [2, 1]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.curves import reward_command, score_video
+from counterpoint.rewards.curves import _video, reward_command, score_clip
 from counterpoint.rewards.model import gains
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import write_data
@@ -148,10 +151,10 @@ def test_bad_choices_of_episodes_are_refused(
 def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clip = video(tmp_path / "clip.mp4")
     model = RewardModel(SeeingEncoder())
-    whole = score_video(model, clip, INSTRUCTIONS)
+    whole = score_clip(model, _video(clip), INSTRUCTIONS)
     monkeypatch.setattr("counterpoint.rewards.curves.CHUNK_BYTES", 6 * 64 * 64 * 3)
     monkeypatch.setattr("counterpoint.rewards.curves.IMAGES", 4)
-    parts = score_video(model, clip, INSTRUCTIONS)
+    parts = score_clip(model, _video(clip), INSTRUCTIONS)
     np.testing.assert_allclose(whole.values, parts.values, atol=1e-6)
     assert list(parts.images) == [0, 3, 7, 10]
     assert len(whole.images) == 11
@@ -164,3 +167,49 @@ def test_a_potential_is_plotted_as_its_gain_since_the_first_frame() -> None:
         np.testing.assert_array_equal(gains(curve, form), [[0.0, 0.25, -0.25], [0.0, 0.0, -0.5]])
     for form in ("transition", "language"):
         assert gains(curve, form) is curve
+
+
+TRACED = """
+import sys
+from pathlib import Path
+
+import torch
+
+from counterpoint.cli import main
+from counterpoint.encoders.dual import SentenceTower
+
+SentenceTower.embed = lambda self, text: torch.ones(384) / 384**0.5
+video, model, out = sys.argv[1:]
+command = ["reward", video, "--instruction", "push", "--model", model, "--out", out]
+main(command)
+files = {module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "counterpoint"}
+entered = set()
+
+
+def enter(frame, event, _):
+    code = frame.f_code
+    if event == "call" and code.co_filename in files and code.co_name != "<module>":
+        entered.add(code.co_filename)
+
+
+sys.setprofile(enter)
+main(command)
+sys.setprofile(None)
+aside = ("__init__.py", "errors.py", "config.py")
+entered = {file for file in entered if Path(file).name not in aside}
+print("imported", *sorted(files))
+print("entered", *sorted(entered))
+"""
+
+
+def test_one_video_imports_no_reader_but_the_video_s(tmp_path: Path) -> None:
+    clip, model = video(tmp_path / "clip.mp4"), tmp_path / "model"
+    DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(model)
+    command = [sys.executable, "-c", TRACED, clip, model, tmp_path / "out"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = {line.split()[0]: line.split()[1:] for line in run.stdout.splitlines()}
+    imported = {file.partition("/counterpoint/")[2] for file in lines["imported"]}
+    readers = {file for file in imported if file.startswith("formats/")}
+    assert readers == {f"formats/{name}.py" for name in ("__init__", "base", "boundary", "lru", "remote", "video")}
+    assert len(imported) <= 40, sorted(imported)
+    assert len(lines["entered"]) <= 15, lines["entered"]

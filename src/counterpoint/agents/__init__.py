@@ -99,14 +99,6 @@ class SavedAgent(SavedModel):
     env: dict[str, Any] | None = None
     action_bounds: NDArray[np.float64] | None = None
 
-    def in_units(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Return the agent's actions [N, A] in the units of its data."""
-        if self.action_bounds is None:
-            return actions
-        low, high = self.action_bounds
-        scaled: NDArray[Any] = low + (actions + 1) / 2 * (high - low)
-        return scaled
-
     def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         """Return the configuration and the weights.
 

@@ -60,6 +60,7 @@ PAGES = {"jinja2": "report", "matplotlib": "report"}
 REPORTS = {**STATISTICS, **PAGES, "sklearn": "report"}
 VIEWER = {"uvicorn": "view", "starlette": "view", **PAGES}
 COLLECTED = "counterpoint.envs.collect:summary"
+EVALUATED = "counterpoint.evaluation.rollout:main_number"
 
 
 def _collect(work: str, **needs: str) -> Command:
@@ -88,7 +89,7 @@ COMMANDS = Group(
         "collect": Group("Record scripted experts of a simulator as data sets.", "simulator", SUITES),
         "data": Group("Inspect, check and convert data sets.", "command", DATA),
         "train": Command("counterpoint.training.train:train", continues=True),
-        "evaluate": Command("counterpoint.evaluation.evaluate:evaluate", needs=STATISTICS),
+        "evaluate": Command("counterpoint.evaluation.evaluate:evaluate", needs=STATISTICS, says=EVALUATED),
         "plan": Command("counterpoint.evaluation.plan:plan", continues=True, needs=STATISTICS),
         "reward": Command("counterpoint.rewards.curves:reward_command", needs=PAGES),
         "label": Command("counterpoint.rewards.label:label", continues=True),
@@ -195,7 +196,10 @@ def _train(command: Command, name: str, arguments: Sequence[str]) -> None:
 
     leave()
     if finished.main:
-        print(f"Wrote {finished.model}")
+        from counterpoint.evaluation.rollout import RESULT, main_number
+
+        evaluated = finished.folder / RESULT
+        print(f"Wrote {finished.model}" + (f": {main_number(evaluated)}" if evaluated.is_file() else ""))
 
 
 AUXILIARY = "--auxiliary.objective.name"

@@ -150,15 +150,6 @@ def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others:
     return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 
 
-def read_episode(store: EpisodeStore, episode: int) -> Episode:
-    """Decode one whole episode."""
-    info = store.episodes[episode]
-    steps = np.arange(info.length)
-    frames = {camera: store.frames(episode, steps, camera) for camera in store.cameras}
-    parts = {name: value for name, value in vectors(store, episode).items() if name != "features"}
-    return Episode(frames, info.instruction, success=info.success, **parts)
-
-
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
     """Return those of `VECTORS` that an episode has."""
     parts = {name: getattr(store, name)(episode) for name in VECTORS}

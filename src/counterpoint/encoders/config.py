@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
-from tyro.conf import Suppress
+from pydantic import Field, PositiveInt, field_validator, model_validator
+from tyro.conf import Suppress, arg
 
-from counterpoint.config import FrozenConfig, free
+from counterpoint.config import FrozenConfig, free, suggestion
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.weights import MINILM
+from counterpoint.registry import LazyTable
 
-ImageKind = Literal["convnet", "resnet18", "open_clip", "timm", "module"]
 TextKind = Literal["minilm", "open_clip"]
+
+IMAGE_TOWERS = LazyTable(
+    "image tower",
+    {
+        "convnet": "counterpoint.encoders.dual:build_convnet",
+        "resnet18": "counterpoint.encoders.towers:build_resnet",
+        "open_clip": "counterpoint.encoders.clip:build_image",
+        "timm": "counterpoint.encoders.towers:build_timm_tower",
+        "module": "counterpoint.encoders.towers:build_module",
+    },
+    "counterpoint.encoders",
+)
+"""Image tower -> the function that returns an `ImageTower` for an `EncoderConfig`."""
 
 Colour = tuple[float, float, float]
 Fit = Literal["stretch", "crop"]
@@ -28,6 +41,7 @@ class EncoderConfig(FrozenConfig):
     Attributes:
         image: Image tower. `convnet` and `resnet18` are the library's own and train from scratch; `open_clip`
             and `timm` are any model of those libraries (extras `clip`, `vision`); `module` is a network of your own.
+            Installed packages add towers by entry points of the group `counterpoint.encoders`.
         image_model: Name inside open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
             ("tf_efficientnet_lite0", "vit_small_patch14_dinov2.lvd142m"); for `module`, "package.module:function" of
             a function without arguments that returns the network; empty for the library's own towers.
@@ -59,7 +73,7 @@ class EncoderConfig(FrozenConfig):
         calibration: The map from that reward to progress; training measures it at its end.
     """
 
-    image: ImageKind = "convnet"
+    image: Annotated[str, arg(metavar="TOWER")] = "convnet"
     image_model: str = ""
     pretrained: str | None = None
     revision: str | None = None
@@ -80,6 +94,13 @@ class EncoderConfig(FrozenConfig):
     reward_form: RewardForm = "potential"
     calibration: Annotated[Calibration | None, Suppress] = free(None)
 
+    @field_validator("image")
+    @classmethod
+    def _known(cls, image: str) -> str:
+        if image not in IMAGE_TOWERS:
+            raise ValueError(f"one of {', '.join(IMAGE_TOWERS)}; {suggestion(image, list(IMAGE_TOWERS))}".rstrip("; "))
+        return image
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         own, clip_text = self.image in ("convnet", "resnet18"), self.text == "open_clip"
@@ -89,7 +110,8 @@ class EncoderConfig(FrozenConfig):
             "pool and dropout belong to a frozen backbone: set freeze_image": frozen_only and not self.freeze_image,
             "revision belongs to a tag of timm or open_clip": self.revision and self.image not in ("timm", "open_clip"),
             f"image_model {self.image_model!r} has no meaning for image {self.image!r}": own and self.image_model,
-            f"image {self.image!r} needs image_model, a model of that library": not own and not self.image_model,
+            f"image {self.image!r} needs image_model, a model of that library": not self.image_model
+            and self.image in ("open_clip", "timm", "module"),
             f"text 'open_clip' is the text half of an open_clip model, but image is {self.image!r}": clip_text
             and self.image != "open_clip",
             "text_model has no meaning for text 'open_clip': image_model names both towers": clip_text

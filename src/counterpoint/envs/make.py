@@ -5,25 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import gymnasium
 
 from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv, Options
-from counterpoint.errors import require, require_known
+from counterpoint.errors import require
+from counterpoint.registry import LazyTable
 
-SUITES = {
-    "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
-    "dmc": "counterpoint.envs.dmc.env:DMCEnv",
-    "kitchen": "counterpoint.envs.kitchen.env:KitchenEnv",
-    "libero": "counterpoint.envs.libero:LiberoEnv",
-    "robomimic": "counterpoint.envs.robomimic:RobomimicEnv",
-    "robosuite": "counterpoint.envs.robosuite.env:RobosuiteEnv",
-    "rlbench": "counterpoint.envs.rlbench:RLBenchEnv",
-}
-"""Suite -> its class."""
+SUITES = LazyTable(
+    "suite",
+    {
+        "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
+        "dmc": "counterpoint.envs.dmc.env:DMCEnv",
+        "kitchen": "counterpoint.envs.kitchen.env:KitchenEnv",
+        "libero": "counterpoint.envs.libero:LiberoEnv",
+        "robomimic": "counterpoint.envs.robomimic:RobomimicEnv",
+        "robosuite": "counterpoint.envs.robosuite.env:RobosuiteEnv",
+        "rlbench": "counterpoint.envs.rlbench:RLBenchEnv",
+    },
+    "counterpoint.envs",
+)
+"""Suite -> its class, called with the task and the keywords of `Options`."""
 Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
 
@@ -52,14 +56,13 @@ def make_env(
     """
     path, _, named = name.partition("@")
     suite, _, task = path.partition("/")
-    require_known(suite, SUITES, name, f"suite {suite!r}", hint="say SUITE/TASK")
+    kind = SUITES.find(suite, name)
     found, hint = f"{repeat} on {suite}", "leave it out: only Meta-World has a choice"
     require(repeat == 1 or suite == "metaworld", "repeat", found, "1", hint)
     chosen = {"repeat": repeat} if suite == "metaworld" else {}
     cameras = named.split(",") if named else cameras
     options: Options = {"cameras": cameras, "size": size, "render": render, "steps": steps}
-    module, _, kind = SUITES[suite].partition(":")
-    env: CameraEnv = getattr(import_module(module), kind)(task, **chosen, **options)
+    env: CameraEnv = kind(task, **chosen, **options)
     return env
 
 

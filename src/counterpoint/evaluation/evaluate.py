@@ -70,8 +70,8 @@ def evaluate(
     An agent runs in the environment it was trained for, by default. A policy trained on demonstrations is shown images
     that were rendered as large as theirs and came to its size as theirs did, and an action lasts as long as theirs (on
     Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards alone; an
-    interval's end is null for a single episode. An episode whose simulator failed is no success, holds the
-    `error`, and is counted under `failed`.
+    interval's end is null for a single episode. An episode whose simulator raised an error is no success, holds the
+    `error`, and is counted under `simulator_errors`.
 
     Args:
         run: The run's folder, with `model/` in it.

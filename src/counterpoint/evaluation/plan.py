@@ -27,7 +27,7 @@ from counterpoint.envs.kitchen.dynamics import KitchenDynamics
 from counterpoint.envs.kitchen.env import KitchenEnv
 from counterpoint.envs.make import make_env
 from counterpoint.errors import require
-from counterpoint.evaluation.rollout import episode_seed
+from counterpoint.evaluation.rollout import episode_seed, with_interval
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.files import write_atomically
 from counterpoint.flags import Computes
@@ -140,8 +140,8 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
             bar.advance()
     found = _result(episodes)
     rate = f"{found['actions_a_second']:.0f} actions simulated a second"
-    progress, success = (found[key]["value"] for key in ("progress", "success"))
-    print(f"Wrote {out}: progress {progress:.2f}, success {success:.2f}, {rate}")
+    progress, success = (with_interval(found[key]) for key in ("progress", "success"))
+    print(f"Wrote {out}: progress {progress}, success {success}, {rate}")
     return found
 
 

@@ -58,6 +58,13 @@ def read_alike(
     return [result for _, result in kept]
 
 
+def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> None:
+    """Raise a `BadInputError` unless the split is one of the data set's, or none is asked for."""
+    known, hint = list(names), "name one of these, or leave it out for all"
+    expected = f"one of {known}" if known else "none: this data set has no splits"
+    require(split is None or split in known, f"split of {path}", repr(split), expected, hint)
+
+
 def require_new(path: Path) -> None:
     """Raise a `BadInputError` when something exists at the path to write."""
     require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")

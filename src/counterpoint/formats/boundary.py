@@ -20,7 +20,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +30,6 @@ from PIL import Image
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError, require
-from counterpoint.formats.jpeg import jpeg_fault
 
 DAMAGE = (
     *(OSError, EOFError, ValueError, LookupError, ArithmeticError, BufferError, MemoryError),
@@ -50,8 +48,6 @@ MOST_PIXELS = 1 << 25
 MOST_BYTES = 1 << 30
 """Of one array, one file of text, one pickle, or one part of a file that is read at once."""
 _MOST_PACKED = 1040  # times that zlib makes zeros smaller
-
-_images_examined = ContextVar("images_examined", default=False)
 
 
 @contextmanager
@@ -182,21 +178,11 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     return shape, dtype, stream.tell()
 
 
-@contextmanager
-def examining_images() -> Iterator[None]:
-    """Have `decode_image` look inside JPEGs too, which takes many times as long as decoding them."""
-    token = _images_examined.set(True)
-    try:
-        yield
-    finally:
-        _images_examined.reset(token)
-
-
 def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Image.Image:
     """Return a decoded image of at most `MOST_PIXELS` pixels, in its own mode.
 
-    Pillow does not look at the checksums of a PNG's pixels; they are verified here. A JPEG has none: inside
-    `examining_images` its codes are followed (`counterpoint.formats.jpeg`).
+    Pillow does not look at the checksums of a PNG's pixels; they are verified here. A JPEG has no checksum: one that is
+    cut short or has a damaged header is refused, and most other damage shows as other pixels.
 
     Raises:
         BadInputError: When it is too large or damaged.
@@ -208,8 +194,6 @@ def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence
         require(pixels <= MOST_PIXELS, where, found, f"{MOST_PIXELS} at most", hint)
         if image.format == "PNG":
             _check_png(bytes(content))
-        elif image.format == "JPEG" and _images_examined.get() and (fault := jpeg_fault(bytes(content))):
-            raise ValueError(fault)
         image.load()
         return image.copy()
 

@@ -14,7 +14,6 @@ So an episode has L steps: image t is the newest of row t; action and reward t a
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -23,22 +22,14 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.formats.boundary import MOST_BYTES, array_headers, load_arrays, parsing, require_size
+from counterpoint.formats.kinds import DRQ_NAME, drq_files
 from counterpoint.formats.lru import LRUCache
 
-_NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
 _FPS = 20.0  # the files do not say
 _EXPECTED = "an .npz of a DrQ-v2 replay buffer"
 _HINT = "record the episode again, or remove the file"
 _ARRAYS = {"actions": "action", "rewards": "reward"}
 _images: LRUCache[Array] = LRUCache(limit=128 * 1024**2)
-
-
-def drq_files(path: Path) -> list[Path]:
-    """Return the folder's episodes in the order of their numbers; empty where there are none."""
-    if not path.is_dir():
-        return []
-    numbered = [(_NAME.fullmatch(file.name), file) for file in path.glob("*.npz")]
-    return [file for _, file in sorted((int(name[1]), file) for name, file in numbered if name)]
 
 
 class DrqReplayStore(Reader):
@@ -96,7 +87,7 @@ def _length(file: Path) -> int:
         for name in ("observation", "action", "reward"):
             require_size(f"{file}, {name}", math.prod(shapes[name][0]) * shapes[name][1].itemsize, MOST_BYTES)
         require(len(shapes["action"][0]) == 2, f"{file}, action", shapes["action"][0], "[L + 1, A]", _HINT)
-        named = _NAME.fullmatch(file.name)
+        named = DRQ_NAME.fullmatch(file.name)
         rows = int(named[2]) + 1 if named else shape[0]
         lengths = {name: shape[0] for name, (shape, _) in shapes.items() if shape}
         good, expected = rows > 1 and set(lengths.values()) == {rows}, f"{rows} rows, one more than the name says"

@@ -17,14 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split
 from counterpoint.formats.boundary import decode_image, parsing
+from counterpoint.formats.kinds import epic_frames, epic_tables
 from counterpoint.formats.remote import read_ranges, read_whole
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.tar import indexed, members
@@ -43,22 +45,9 @@ class _Segment:
     stop: int  # the last frame, itself included
 
 
-def epic_tables(path: Path) -> list[Path]:
-    """Return the files of annotations in the folder, or else in the one above it; the test set has no narrations."""
-    for folder in (path, path.parent):
-        tables = [folder / f"EPIC_100_{split}.csv" for split in ("train", "validation")]
-        if any(table.is_file() for table in tables):
-            return [table for table in tables if table.is_file()]
-    return []
-
-
-def epic_frames(path: Path) -> Path | None:
-    """Return the folder of PXX folders: this one or one inside it."""
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    for folder in (folder for folder in (path, *inside) if folder.is_dir()):
-        if any(re.fullmatch(r"P\d{2}", child.name) and child.is_dir() for child in folder.iterdir()):
-            return folder
-    return None
+def epic_splits(path: Path) -> tuple[str, ...]:
+    """Return the splits whose annotations are there."""
+    return tuple(table.stem.removeprefix("EPIC_100_") for table in epic_tables(path))
 
 
 class EpicKitchensStore(Reader):
@@ -122,6 +111,13 @@ class EpicKitchensStore(Reader):
         self.episodes = tuple(info for _, info in kept)
         self.skipped = tuple(skipped)
         self.left_out = (f"{len(skipped)} segments whose frames are not there",) if skipped else ()
+
+    @classmethod
+    def of_folder(cls, path: Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> Self:
+        """Open the official layout: annotations and the PXX folders beside or below them."""
+        require_split(path, split, epic_splits(path))
+        tables = [table for table in epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
+        return cls(tables, epic_frames(path) or path, on_bad_row=on_bad_row)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -19,25 +19,15 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
-from counterpoint.formats.boundary import DAMAGE, array_headers, load_arrays, parsing
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split
+from counterpoint.formats.boundary import array_headers, load_arrays, parsing
+from counterpoint.formats.kinds import OGBENCH_ARRAYS
 
 _FPS = 10.0  # the files do not say; OGBench's mazes have ten steps a second
 _LARGEST = 2 << 30  # bytes of a file's three arrays; a humanoid's 4 million states and actions have 1.5 GB
 _EXPECTED = "an .npz of OGBench"
 _HINT = "download it again"
-_NAMES = ("observations", "actions", "terminals")
 _SLACK = 1e-5  # by which an action may leave the box: rounding
-
-
-def is_ogbench(path: Path) -> bool:
-    """Return whether this file is one of OGBench's."""
-    if path.suffix != ".npz" or not path.is_file():
-        return False
-    try:
-        return set(_NAMES) <= array_headers(path).keys()
-    except DAMAGE:
-        return False
 
 
 def ogbench_files(path: Path) -> dict[str, Path]:
@@ -64,6 +54,7 @@ class OGBenchStore(Reader):
 
     def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
         files = ogbench_files(Path(path))
+        require_split(path, split, files)
         wanted = [file for name, file in files.items() if split in (None, name)]
         read = list(read_each(wanted, _episodes, on_bad_row))
         self.files = [file for file, _ in read]
@@ -83,15 +74,15 @@ def _episodes(file: Path) -> tuple[dict[str, Array], list[slice]]:
     """Return a file's observations and actions, and the rows of each episode."""
     with parsing(file, _EXPECTED, _HINT):
         headers = array_headers(file)
-        missing = [name for name in _NAMES if name not in headers]
-        require(not missing, file, f"no {', '.join(missing)}", f"the arrays {', '.join(_NAMES)}", _HINT)
-        for name in _NAMES:
+        missing = [name for name in OGBENCH_ARRAYS if name not in headers]
+        require(not missing, file, f"no {', '.join(missing)}", f"the arrays {', '.join(OGBENCH_ARRAYS)}", _HINT)
+        for name in OGBENCH_ARRAYS:
             shape, kind = headers[name]
             wanted = "[N]" if name == "terminals" else "float [N, n]"
             good = len(shape) == 1 if name == "terminals" else len(shape) == 2 and kind.kind == "f"
             hint = "choose a data set of states, not of images or of discrete actions"
             require(good, f"{file}, {name}", f"{kind} {shape}", wanted, hint)
-        arrays = load_arrays(file, _NAMES, _LARGEST)
+        arrays = load_arrays(file, OGBENCH_ARRAYS, _LARGEST)
     lengths = {name: len(values) for name, values in arrays.items()}
     require(len(set(lengths.values())) == 1, file, f"lengths that disagree: {lengths}", "one row a step", _HINT)
     ends = np.flatnonzero(arrays["terminals"]) + 1

@@ -7,11 +7,9 @@ length, whose bytes are read by ranges from where they are. `opened` and `read_r
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from filelock import FileLock
+from fsspec.spec import AbstractBufferedFile
 
 from counterpoint.data.cache import cache_root
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
@@ -119,7 +118,7 @@ def read_whole(path: Path) -> bytes:
     return read_ranges(path, [(0, path.stat().st_size)])[0] if is_remote(path) else read_bytes(path)
 
 
-class Stream(io.RawIOBase):
+class Stream(AbstractBufferedFile):
     """A file or a part of one, read by ranges; the blocks read last are kept.
 
     Args:
@@ -129,49 +128,12 @@ class Stream(io.RawIOBase):
 
     def __init__(self, source: str | Path | Part, block: int) -> None:
         part = source if isinstance(source, Part) else Part(Path(source), 0, Path(source).stat().st_size, "")
-        self._part, self._block, self._at = part, block, 0
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._part, kept = part, {"maxblocks": _KEPT}
+        super().__init__(None, str(part), block_size=block, cache_type="blockcache", cache_options=kept, size=part.size)
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move the position."""
-        self._at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._part.size}[whence])
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer."""
-        view = memoryview(buffer).cast("B")
-        start, stop = self._at, min(self._at + len(view), self._part.size)
-        if start >= stop:
-            return 0
-        first, last = start // self._block, (stop - 1) // self._block
-        self._fetch([number for number in range(first, last + 1) if number not in self._blocks])
-        data = b"".join(self._blocks[number] for number in range(first, last + 1))
-        view[: stop - start] = data[start - first * self._block : stop - first * self._block]
-        for number in range(first, last + 1):
-            self._blocks.move_to_end(number)
-        while len(self._blocks) > max(_KEPT, 1):
-            self._blocks.popitem(last=False)
-        self._at = stop
-        return stop - start
-
-    def _fetch(self, numbers: list[int]) -> None:
-        ends = [min((number + 1) * self._block, self._part.size) for number in numbers]
-        ranges = [
-            (self._part.offset + n * self._block, end - n * self._block) for n, end in zip(numbers, ends, strict=True)
-        ]
-        self._blocks |= zip(numbers, read_ranges(self._part.path, ranges) if ranges else (), strict=True)
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        size = min(end, self._part.size) - start  # the last block may be shorter
+        return read_ranges(self._part.path, [(self._part.offset + start, size)])[0]
 
 
 @lru_cache

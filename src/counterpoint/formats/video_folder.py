@@ -13,11 +13,9 @@ import numpy as np
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.kinds import MANIFESTS
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.video import frame_times, probe_video, read_frames
-
-MANIFESTS = ("manifest.csv", "manifest.jsonl")
-"""The names a manifest may have."""
 
 
 class VideoFolderStore(Reader):

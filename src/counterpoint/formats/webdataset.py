@@ -31,8 +31,9 @@ import numpy as np
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import VECTORS
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split
 from counterpoint.formats.boundary import as_mapping, as_number, decode_image, load_array, parsing
+from counterpoint.formats.kinds import shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
 from counterpoint.formats.video import probe_video, read_frames
@@ -65,22 +66,6 @@ class _Sample:
         return f"{self.shard}, {self.key}"
 
 
-def shards(path: Path, split: str | None = None) -> list[Path]:
-    """Return the shards of a folder or of a split of it, or the one that is named; empty where there are none."""
-    if path.is_file():
-        return [path] if path.suffix == ".tar" else []
-    splits = shard_splits(path)
-    folders = [path / name for name in (splits if split is None else [split])] if splits else [path]
-    return [shard for folder in folders for shard in sorted(folder.glob("*.tar")) if shard.is_file()]
-
-
-def shard_splits(path: Path) -> tuple[str, ...]:
-    """Return the splits: the folders of shards, where there are no shards beside them."""
-    if not path.is_dir() or next(path.glob("*.tar"), None):
-        return ()
-    return tuple(sorted({shard.parent.name for shard in path.glob("*/*.tar")}))
-
-
 class WebDatasetStore(Reader):
     """Episodes of WebDataset shards, local or behind a URL.
 
@@ -95,6 +80,7 @@ class WebDatasetStore(Reader):
     """
 
     def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
+        require_split(path, split, shard_splits(Path(path)))
         self.files = shards(Path(path), split)
         require(self.files, path, "no shards", "NAME-000000.tar and so on", "check the path")
         with ThreadPoolExecutor(_TOGETHER) as pool:  # remote shards answer late

@@ -17,7 +17,6 @@ import contextlib
 import math
 import os
 import re
-import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -28,25 +27,14 @@ from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.errors import import_extra, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
+from counterpoint.formats.kinds import ZARR_ENDS
 
-ENDS = "meta/episode_ends"
 _FPS = 10.0  # Push-T's; only recordings of a real robot have timestamps
 _EXPECTED = "a zarr replay buffer of Diffusion Policy"
 _HINT = "download or record it again"
 _STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
 _CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
 _MOST_CHUNKS = 10**8  # more are taken for damage
-
-
-def is_zarr_replay(path: Path) -> bool:
-    """Return whether a folder or a zip file is a replay buffer."""
-    if path.is_dir():
-        return (path / ENDS).is_dir()
-    with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
-        if path.suffix == ".zip" and path.is_file():
-            with zipfile.ZipFile(path) as archive:
-                return any(name.startswith(f"{ENDS}/") for name in archive.namelist())
-    return False
 
 
 class ZarrReplayStore(Reader):
@@ -78,12 +66,12 @@ class ZarrReplayStore(Reader):
             group = self._open()
             names = sorted(map(str, group["data"].array_keys()))
             arrays = {name: self._array(f"data/{name}") for name in names}
-            ends = self._whole(ENDS)[()].astype(np.int64)
+            ends = self._whole(ZARR_ENDS)[()].astype(np.int64)
             instruction = dict(group.attrs).get("instruction", "")
         where, hint = f"{self.path}, attribute instruction", "write the task in words"
         require(isinstance(instruction, str), where, repr(instruction)[:80], "a text", hint)
         good = ends.ndim == 1 and len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
-        require(good, f"{self.path}, {ENDS}", str(ends[:9]), "the ends of the episodes, ascending", _HINT)
+        require(good, f"{self.path}, {ZARR_ENDS}", str(ends[:9]), "the ends of the episodes, ascending", _HINT)
         self._channels_first = {name: first for name, a in arrays.items() if (first := _channels_first(a)) is not None}
         self.cameras = tuple(self._channels_first)
         vectors = [name for name, array in arrays.items() if len(array.shape) == 2]
@@ -101,7 +89,7 @@ class ZarrReplayStore(Reader):
         for name in (*self.cameras, *(name for names in self._parts.values() for name in names)):
             require_size(f"{self.path}, data/{name}", math.prod(arrays[name].shape[1:]), 3 * MOST_PIXELS)
             where, found = f"{self.path}, data/{name}", f"{arrays[name].shape[0]} steps"
-            require(arrays[name].shape[0] == ends[-1], where, found, f"{ends[-1]}, as {ENDS} says", _HINT)
+            require(arrays[name].shape[0] == ends[-1], where, found, f"{ends[-1]}, as {ZARR_ENDS} says", _HINT)
             self._whole(f"data/{name}")
         for name in self.cameras:
             self._check_scale(name)

@@ -6,10 +6,9 @@ the objectives that a recipe can train.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TypeVar, cast
 
-from counterpoint.errors import require, require_known
+from counterpoint.errors import require
 from counterpoint.objectives.actol import actol_loss, brownian_bridge_loss, directed_vlo_loss, vlo_loss, vlo_lower_bound
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput, Objective
 from counterpoint.objectives.c_learning import c_learning_loss
@@ -36,6 +35,7 @@ from counterpoint.objectives.steps import StepConfig, StepObjective
 from counterpoint.objectives.tcn import tcn_loss
 from counterpoint.objectives.td_infonce import goal_reaching_loss, mc_infonce_loss, td_infonce_loss
 from counterpoint.objectives.vip import vip_loss
+from counterpoint.registry import LazyTable
 
 __all__ = [
     "OBJECTIVES",
@@ -79,27 +79,31 @@ __all__ = [
     "vlo_lower_bound",
 ]
 
-OBJECTIVES: dict[str, str | type[Objective]] = {
-    "decisionnce_p": "decisionnce:DecisionNCEP",
-    "decisionnce_t": "decisionnce:DecisionNCET",
-    "actol": "actol:AcTOL",
-    "directed_actol": "actol:DirectedAcTOL",
-    "clip_goal": "clip_goal:CLIPGoal",
-    "liv": "liv:LIV",
-    "vip": "vip:VIP",
-    "r3m": "r3m:R3M",
-    "tcn": "tcn:TCN",
-    "premier_taco": "premier_taco:PremierTACO",
-    "taco": "taco:TACO",
-    "curl": "curl:CURL",
-    "atc": "atc:ATC",
-    "spr": "spr:SPR",
-    "inverse_dynamics": "action_prediction:InverseDynamics",
-    "multitask_cloning": "action_prediction:MultitaskCloning",
-    "td3_bc": "td3_bc_pretraining:TD3BCPretraining",
-    "smart": "smart:SMART",
-}
-"""Name in a recipe -> file and class here, or a class of your own."""
+OBJECTIVES = LazyTable(
+    "objective",
+    {
+        "decisionnce_p": "counterpoint.objectives.decisionnce:DecisionNCEP",
+        "decisionnce_t": "counterpoint.objectives.decisionnce:DecisionNCET",
+        "actol": "counterpoint.objectives.actol:AcTOL",
+        "directed_actol": "counterpoint.objectives.actol:DirectedAcTOL",
+        "clip_goal": "counterpoint.objectives.clip_goal:CLIPGoal",
+        "liv": "counterpoint.objectives.liv:LIV",
+        "vip": "counterpoint.objectives.vip:VIP",
+        "r3m": "counterpoint.objectives.r3m:R3M",
+        "tcn": "counterpoint.objectives.tcn:TCN",
+        "premier_taco": "counterpoint.objectives.premier_taco:PremierTACO",
+        "taco": "counterpoint.objectives.taco:TACO",
+        "curl": "counterpoint.objectives.curl:CURL",
+        "atc": "counterpoint.objectives.atc:ATC",
+        "spr": "counterpoint.objectives.spr:SPR",
+        "inverse_dynamics": "counterpoint.objectives.action_prediction:InverseDynamics",
+        "multitask_cloning": "counterpoint.objectives.action_prediction:MultitaskCloning",
+        "td3_bc": "counterpoint.objectives.td3_bc_pretraining:TD3BCPretraining",
+        "smart": "counterpoint.objectives.smart:SMART",
+    },
+    "counterpoint.objectives",
+)
+"""Name in a recipe -> class; `OBJECTIVES[name] = MyObjective` adds one in the running program."""
 
 Kind = TypeVar("Kind", bound=Objective)
 
@@ -111,16 +115,11 @@ def objective_class(name: object, kind: type[Kind], where: str = "objective") ->
         BadInputError: An unknown name, or an objective of another kind.
     """
     found = f"objective.name = {name!r}"
-    require_known(name, OBJECTIVES, where, found)
-    entry = OBJECTIVES[str(name)]
-    if isinstance(entry, str):
-        file, _, attribute = entry.partition(":")
-        entry = getattr(import_module(f"{__name__}.{file}"), attribute)
-    assert isinstance(entry, type)
+    entry = OBJECTIVES.find(name, where, found)
     require(issubclass(entry, kind), where, found, f"a {kind.__name__}", "choose a recipe of the other kind")
     return cast("type[Kind]", entry)
 
 
 def objective_names(kind: type[Objective] = Objective) -> list[str]:
     """Return the names of all objectives of a kind: `ClipObjective` or `StepObjective`."""
-    return [name for name in OBJECTIVES if issubclass(objective_class(name, Objective), kind)]
+    return [name for name, found in OBJECTIVES.items() if issubclass(found, kind)]

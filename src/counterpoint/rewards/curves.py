@@ -207,13 +207,6 @@ def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None) -
     return Clip(data / f"episode-{number:06d}", store.episodes[number].instruction, read, store.state(number))
 
 
-def score_video(
-    rewards: RewardModel, video: Path, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
-) -> RewardCurve:
-    """Score every frame of a video file; see `score_clip`."""
-    return score_clip(rewards, _video(video), labels, goal=goal)
-
-
 def score_clip(
     rewards: RewardModel, clip: Clip, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
 ) -> RewardCurve:

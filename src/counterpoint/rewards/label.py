@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -40,9 +40,10 @@ from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import flush, lock, read_object, write_atomically
+from counterpoint.files import flush, read_object
 from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number, Text
-from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.folder import claim
+from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.tables import CHECKED
@@ -65,8 +66,6 @@ Array = NDArray[Any]
 
 FRAMES = "frames"
 """The images in a batch, beside `STATE`."""
-LAYOUT = 2
-"""The version of the files of finished blocks."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,9 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
-    with _claim(parts, job, store):
-        files = BlockFiles(parts / "blocks", ".npy", blocks_of(store.lengths))
+    # Finished blocks of another model or other data are thrown away.
+    with claim(parts, "labelling.json", _identity(job, store), what="labels", does="labels", discard=True):
+        files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
         opener = partial(open_labeller, job, labeller.targets)
         started, total = time.perf_counter(), int(store.lengths.sum())
         left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
@@ -160,6 +160,7 @@ def label(
     print(
         f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
     )
+    print(in_words(table, labeller.calibration))
     if still:
         print(f"Nothing changes in episodes {', '.join(map(str, still))}: their labels say nothing")
     return target
@@ -169,8 +170,8 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
     """Return the file or folder to write; what is there is refused."""
     kind = recognise(data)
     if feature is not None:
-        found, hint = f"a {kind.value} data set", f"convert it first: counterpoint data convert {data} OUT"
-        info = read_info(data) if kind is Format.LEROBOT else None
+        found, hint = f"a {kind.title} data set", f"convert it first: counterpoint data convert {data} OUT"
+        info = read_info(data) if kind.name == "lerobot" else None
         require(info and info.version[0] == 3, "--feature", found, "a LeRobot data set of version 3", hint)
         require(out is not None, "--out", "nothing", "the folder of the copy", "name a new folder")
         assert out is not None
@@ -181,7 +182,7 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
         return out
     if out is None:
         hint = "name a file: --out labels.parquet"
-        require(kind is Format.LEROBOT, "--out", f"nothing, for a {kind.value}", "a file to write", hint)
+        require(kind.name == "lerobot", "--out", f"nothing, for a {kind.title}", "a file to write", hint)
         out = data / f"{Path(model).resolve().name}_progress.parquet"
     require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
     require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")
@@ -198,23 +199,15 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
-def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> IO[str]:
-    """Make and lock the folder of finished blocks; those of another model or other data are thrown away."""
-    identity = {
-        "layout": LAYOUT,
+def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
+    """Return everything that decides the content of finished blocks."""
+    return {
         "model": saved_digests(job.model),
         "data": store.fingerprint,
         "cameras": list(job.cameras),
         "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
-    file, text = parts / "labelling.json", json.dumps(identity, indent=1)
-    parts.mkdir(parents=True, exist_ok=True)
-    held = lock(parts, "labels")
-    if not (file.is_file() and file.read_text() == text):
-        shutil.rmtree(parts / "blocks", ignore_errors=True)
-    write_atomically(file, text)
-    return held
 
 
 @dataclass(frozen=True)
@@ -357,6 +350,23 @@ def _table(
     }
     still = [number for number, (_, _, changes) in enumerate(parts) if not changes[0]]
     return pa.table(columns, metadata=metadata), still
+
+
+def in_words(table: pa.Table, calibration: Calibration) -> str:
+    """Return the error of the labels beside that of a constant and of a clock, the threshold, and the successes."""
+    held_out = "held-out" if calibration.measured_on == "validation" else "training"
+    error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
+    verdict = " (labels no better than a constant)" if error >= constant else ""
+    rows = table["episode_index"].to_numpy()
+    last = np.append(rows[1:] != rows[:-1], True)
+    solved, frames = (table["success"].to_numpy()[chosen] for chosen in (last, slice(None)))
+    graded = ", uncalibrated" if "uncalibrated" in calibration.success_from else ""
+    return (
+        f"Mean error of progress on {calibration.measured_episodes} {held_out} episodes: {error:.3f}; "
+        f"of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}\n"
+        f"Success from progress {calibration.success:.3f}{graded}: "
+        f"{solved.sum()} of {len(solved)} episodes at their end, {frames.sum()} of {len(frames)} frames"
+    )
 
 
 def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:

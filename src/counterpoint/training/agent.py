@@ -21,9 +21,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.envs.goal.env import EnvConfig, env_facts, goal_envs, in_another_env, matched
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, require_known
-from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
-from counterpoint.files import write_atomically
-from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
+from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.training.distributed import RowSharing
@@ -176,8 +175,7 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
         with envs:
             results = rollout(agent, envs, seeds)
         # Before the checkpoint that may follow: a finished run always has its result.
-        write_atomically(run.folder / "result.json", json.dumps({"steps": steps, **report(results)}, indent=1))
-        return means(results)
+        return write_report(run.folder / RESULT, results, steps=steps)
 
     return evaluate
 
@@ -200,7 +198,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
         return load_minari(path / "train", goals=config.goals)
     if is_minari(path) or not path.exists():
         return load_minari(str(data), goals=config.goals)
-    if recognise(path) is Format.OGBENCH:
+    if recognise(path).name == "ogbench":
         return replay_from_store(open_dataset(path, split="train"), bounds=(-1, 1))
     return replay_from_store(open_dataset(path))
 

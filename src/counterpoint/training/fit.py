@@ -161,11 +161,10 @@ class _Loop:
     def run(self) -> int:
         """Train to the end; return the step that the run was resumed from."""
         start, source = self.clock, self._source
+        shorten = "--train.steps" if source.unit == Source.unit else "--online.steps"
+        bar = ProgressBar("Training", self._total, source.unit, done=start, shown=self._run.main, shorten=shorten)
         try:
-            with (
-                ProgressBar("Training", self._total, source.unit, done=start, shown=self._run.main) as progress,
-                _noted_signals() as signals,
-            ):
+            with bar as progress, _noted_signals() as signals:
                 for batch in source.batches(self.updates, self._total):
                     before = self.clock
                     self._step(batch)

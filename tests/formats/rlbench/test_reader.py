@@ -12,18 +12,19 @@ from PIL import Image
 
 from counterpoint.data.cache import cached
 from counterpoint.data.robot_masks import binary_mask, masked_cameras
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
-from counterpoint.formats import Format, open_dataset, recognise
+from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.rlbench.poses import from_action
 from counterpoint.formats.rlbench.reader import _KNOWN, RLBenchStore
+from tests.data.reading import read_episode
 from tests.formats.rlbench.made import image, mask_image, rlbench_installed, write_episode, write_task
 
 
 def test_a_task_is_recognised_from_every_folder_above_its_episodes(tmp_path: Path) -> None:
     task = write_task(tmp_path)
     for folder in (tmp_path, task, task / "variation0", task / "variation0" / "episodes"):
-        assert recognise(folder) is Format.RLBENCH
+        assert recognise(folder).name == "rlbench"
         store = open_dataset(folder)
         assert isinstance(store, RLBenchStore)
         assert isinstance(store, EpisodeStore)

@@ -9,10 +9,10 @@ import pytest
 
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
-from counterpoint.formats import Format, open_dataset, recognise, split_names, validation_split
+from counterpoint.formats import open_dataset, recognise, split_names, validation_split
 from counterpoint.formats.rlds.reader import RldsStore
+from tests.data.reading import read_episode
 from tests.formats.made import real_data
 from tests.formats.rlds.made import FEATURES, Made, dataset, image, made_episode, nested, tensor, text, write_rlds
 
@@ -21,7 +21,7 @@ def test_episodes_come_back(tmp_path: Path) -> None:
     episodes = [made_episode(4, 0), made_episode(6, 1), made_episode(3, 2, "open the drawer")]
     root = write_rlds(tmp_path / "toys" / "1.0.0", {"train": [episodes[:2], episodes[2:]]})
     store = open_dataset(root)
-    assert recognise(root) is Format.RLDS
+    assert recognise(root).name == "rlds"
     assert store.cameras == ("image_0", "wrist_image")  # an empty slot and depth are no cameras; hands come last
     assert isinstance(store, RldsStore)
     assert store.empty == ("image_1",)

@@ -43,11 +43,35 @@ def info(path: Positional[DataSet]) -> None:
         path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
             Minari data set, or a training store.
     """
-    console, path = Console(), url_of(path) or path
+    for found in data_sets(url_of(path) or path):
+        _describe(found)
+
+
+def data_sets(path: str | Path) -> list[str | Path]:
+    """Return the data sets that a path means: itself, or those in a folder such as `collect pointmaze` writes.
+
+    Raises:
+        BadInputError: When there is none.
+    """
+    if is_minari(path):
+        return [path]
+    try:
+        recognise(path)
+    except BadInputError:
+        folders = [folder for depth in ("*", "*/*", "*/*/*") for folder in sorted(Path(path).glob(depth))]
+        below = [folder for folder in folders if (folder / "meta/info.json").is_file() or is_minari(folder)]
+        if not below:
+            raise
+        return list(below)
+    return [path]
+
+
+def _describe(path: str | Path) -> None:
+    console = Console()
     if is_minari(path):
         from counterpoint.formats.minari.reader import describe_minari  # minari is an extra
 
-        console.print(_facts(path, describe_minari(Path(path))))
+        _print_facts(console, path, describe_minari(Path(path)))
         return
     store = open_dataset(path)
     lengths = [episode.length for episode in store.episodes]
@@ -57,7 +81,7 @@ def info(path: Positional[DataSet]) -> None:
     seconds = sum(episode.length / episode.fps for episode in store.episodes)
     sizes = {camera: store.frames(0, np.array([0]), camera).shape for camera in store.cameras}
     facts = {
-        "format": recognise(path).value,
+        "format": recognise(path).title,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
         "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
@@ -76,7 +100,7 @@ def info(path: Positional[DataSet]) -> None:
         texts.add_row(Text(text or "(none)"), str(count))
     if len(counts) > _SHOWN:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
-    console.print(_facts(path, facts))
+    _print_facts(console, path, facts)
     console.print(texts)
 
 
@@ -89,7 +113,10 @@ def doctor(path: Positional[DataSet]) -> int:
     Returns:
         The exit code: 0 clean, 2 with findings.
     """
-    path = url_of(path) or path
+    return max(_diagnose(found) for found in data_sets(url_of(path) or path))
+
+
+def _diagnose(path: str | Path) -> int:
     if is_minari(path):
         from counterpoint.formats.minari.reader import examine_minari  # minari is an extra
 
@@ -100,12 +127,13 @@ def doctor(path: Positional[DataSet]) -> int:
     if not findings:
         console.print(Text(f"{path}: nothing wrong"), soft_wrap=True)
         return 0
-    title = Text(f"{path}: {len(findings)} finding(s)")
-    table = Table("where", "found", "expected", "hint", title=title, show_lines=True)
+    console.print(Text(f"{path}: {len(findings)} finding(s)"), soft_wrap=True)
     for finding in findings[:_SHOWN]:
-        parts = (finding.where.removeprefix(f"{path}/"), finding.found, finding.expected, finding.hint)
-        table.add_row(*(Text(part, overflow="fold") for part in parts))
-    console.print(table)
+        console.print(Text(f"\n{finding.where.removeprefix(f'{path}/')}", style="bold"), soft_wrap=True)
+        table = Table(show_header=False, box=None, padding=(0, 1, 0, 2))
+        for name in ("found", "expected", "hint"):
+            table.add_row(name, Text(getattr(finding, name), overflow="fold"))
+        console.print(table)
     if len(findings) > _SHOWN:
         console.print(f"... and {len(findings) - _SHOWN} more")
     return 2
@@ -168,11 +196,12 @@ def convert(
     return Path(out)
 
 
-def _facts(path: str | Path, facts: dict[str, str]) -> Table:
-    table = Table(title=Text(str(path)), show_header=False)
+def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> None:
+    console.print(Text(str(path)), soft_wrap=True)
+    table = Table(show_header=False)
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
-    return table
+    console.print(table)
 
 
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:

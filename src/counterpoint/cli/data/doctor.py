@@ -20,8 +20,8 @@ from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import examine_masks
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
-from counterpoint.formats import Format, open_dataset, recognise
-from counterpoint.formats.boundary import examining_images, read_bytes
+from counterpoint.formats import open_dataset, recognise
+from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.formats.lerobot.reader import LeRobotStore
@@ -48,7 +48,7 @@ def examine(path: str | Path) -> list[BadInputError]:
         BadInputError: When nothing is there that could be examined.
     """
     path = located(path)
-    if recognise(path) is Format.TRAINING_STORE:
+    if recognise(path).name == "training_store":
         try:
             return CachedStore(path).damage()
         except BadInputError as error:
@@ -62,7 +62,7 @@ def examine(path: str | Path) -> list[BadInputError]:
 
 def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | None]:
     """Return the faults that are found without decoding, and a store of the episodes that can be opened."""
-    findings = examine_lerobot(path) if recognise(path) is Format.LEROBOT else []
+    findings = examine_lerobot(path) if recognise(path).name == "lerobot" else []
     try:
         store = open_dataset(path, on_bad_row=findings.append)
     except BadInputError as error:
@@ -119,9 +119,8 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
         before = len(findings)
         for camera in store.cameras:
             try:
-                with examining_images():
-                    for _ in frames_in_chunks(store, episode, camera):
-                        pass
+                for _ in frames_in_chunks(store, episode, camera):
+                    pass
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))

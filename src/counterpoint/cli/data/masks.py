@@ -26,7 +26,7 @@ from counterpoint.data.robot_masks import as_mask, constant, mask_camera, mask_f
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks
 from counterpoint.errors import BadInputError, MissingExtraError, require, usable_device
 from counterpoint.flags import Device, Name
-from counterpoint.formats import Format, recognise
+from counterpoint.formats import recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.boundary import first_line, load_arrays, open_image, parsing, read_bytes
 from counterpoint.formats.lerobot.images import copy_with_images
@@ -81,7 +81,7 @@ def write_masks(
     require_new(Path(out))
     kind = recognise(path)
     hint = f"run `counterpoint data convert {path} OUT` first"
-    require(kind is Format.LEROBOT, path, f"a data set of the format {kind.value}", "a LeRobot data set", hint)
+    require(kind.name == "lerobot", path, f"a data set of the format {kind.title}", "a LeRobot data set", hint)
     store = LeRobotStore(path)
     source: MaskFiles | SamMasks
     if files is not None:

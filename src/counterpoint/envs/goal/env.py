@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.ogbench import PREFIX, OGBenchGoals
@@ -220,7 +221,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; `seed` decides all that follows from the same actions."""
         if seed is not None:
-            self._rng = np.random.default_rng([seed, 1])
+            self._rng = sample_rng(seed, 0, "goal")
         raw, info = self.env.reset(seed=seed, options=self._cells(options))
         self._command = self._command_of(raw)
         return self._observe(raw), self._judge(raw, info)
@@ -384,7 +385,7 @@ class CorruptedObservations(
         """Begin an episode; `seed` decides the corruption too."""
         self.pool = self.pool or self._explore()
         if seed is not None:
-            self._rng = np.random.default_rng([seed, 2])
+            self._rng = sample_rng(seed, 0, "corruption")
         return self._corrupt(*self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -401,7 +402,7 @@ class CorruptedObservations(
         return {**observation, **other}, info
 
     def _explore(self) -> list[Observation]:
-        rng, space, pool = np.random.default_rng(_POOL_SEED), self.env.action_space, []
+        rng, space, pool = sample_rng(_POOL_SEED, 0, "corruption pool"), self.env.action_space, []
         for episode in range(_POOL_EPISODES):
             observation, _ = self.env.reset(seed=_POOL_SEED + episode)
             for _ in range(_POOL_STEPS):

@@ -16,6 +16,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options
 from counterpoint.envs.kitchen.experts import HAND, KitchenExpert, Way
@@ -239,7 +240,7 @@ class KitchenEnv(MujocoEnv):
         return self._expert.act().astype(np.float32)
 
     def _begin(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
+        rng = sample_rng(seed, 0, "kitchen")
         shift = rng.uniform(-MOVED, MOVED, 3)
         self.model.body_pos[self._desk] = self._origin + shift
         self.mujoco.mj_resetDataKeyframe(self.model, self.data, 0)

@@ -11,19 +11,13 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split
 from counterpoint.formats.boundary import parsing
 from counterpoint.formats.hdf5.files import instructions, obs_key, open_hdf5, read_masks, scan
+from counterpoint.formats.kinds import hdf5_files
 
 _OPEN = 64  # files held open at a time; LIBERO-90 has 90
 _READING = Lock()  # an open file is closed for another one, which a second thread may be reading
-
-
-def hdf5_files(path: Path) -> list[Path]:
-    """Return the file itself, or those in the folder; empty where there are none."""
-    if path.is_file():
-        return [path] if path.suffix in (".hdf5", ".h5") else []
-    return sorted(file for ending in ("*.hdf5", "*.h5") for file in path.glob(ending))
 
 
 def hdf5_splits(path: Path) -> tuple[str, ...]:
@@ -69,6 +63,8 @@ class Hdf5Store(Reader):
         self.path, self.split = Path(path), split
         files = hdf5_files(self.path)
         layouts = read_alike(files, lambda file: scan(file, on_bad_row), on_bad_row, "cameras", "state")
+        subsets = _in_order(name for layout in layouts for name in layout.masks)
+        require_split(path, split, subsets)
         every = [(layout, demo) for layout in layouts for demo in layout.demos]
         self._demos = [(f, d) for f, d in every if split is None or d.name in f.masks.get(split, ())]
         self.cameras = layouts[0].cameras if layouts else ()
@@ -79,7 +75,7 @@ class Hdf5Store(Reader):
         )
         self.splits = {
             name: tuple(n for n, (f, d) in enumerate(self._demos) if d.name in f.masks.get(name, ()))
-            for name in _in_order(name for layout in layouts for name in layout.masks)
+            for name in subsets
         }
         self.names = [f"{file.path}, {demo.name}" for file, demo in self._demos]
         self.files = [layout.path for layout in layouts]

@@ -180,6 +180,11 @@ def _path(root: Path, template: str, **fields: int | str) -> Path:
     return root / relative
 
 
+def split_names(root: Path) -> tuple[str, ...]:
+    """Return the names of the splits in `meta/info.json`."""
+    return tuple(read_info(root).splits)
+
+
 def locate(root: Path, info: Info) -> list[EpisodeLocation]:
     """Return the location of each episode, in order of `episode_index`.
 

@@ -22,7 +22,7 @@ from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation
 from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, file_key, from_png, read_rows
 from counterpoint.formats.lru import LRUCache
-from counterpoint.formats.video import probe_video, read_frames
+from counterpoint.formats.video import cut_out, probe_video, read_frames
 
 _FEATURES = {
     "actions": layout.ACTION,
@@ -98,6 +98,14 @@ class LeRobotStore(Reader):
         sizes = {image.shape for image in images}
         require(len(sizes) == 1, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
         return np.stack(images)[inverse[: len(steps)]]
+
+    def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
+        """Write an episode's videos, as they are, to `FOLDER/CAMERA.mp4`; return camera -> file."""
+        at = self._locations[episode]
+        spans = {name: at.videos[key] for name, key in self._keys.items() if key in at.videos}
+        for name, span in spans.items():
+            cut_out(span.path, span.first, at.length, folder / f"{name}.mp4")
+        return {name: folder / f"{name}.mp4" for name in spans}
 
     def timestamps(self, episode: int) -> Array:
         """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""

@@ -19,7 +19,7 @@ import math
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike
 from counterpoint.formats.boundary import MISTAKES, as_numbers, as_whole, decode_image, first_line, parsing, read_bytes
+from counterpoint.formats.kinds import RLBENCH_EPISODE, RLBENCH_NUMBERS, rlbench_episodes
 from counterpoint.formats.rlbench.poses import to_action, to_state
 
 ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
@@ -43,31 +44,18 @@ They are in the scene before any task is loaded, so they are the same in every e
 and nobody here has verified. `RLBenchTask.robot_handles` reads them from a running simulator.
 """
 
-_LOW_DIM, _DESCRIPTIONS = "low_dim_obs.pkl", "variation_descriptions.pkl"
-_EPISODE, _VARIATION = re.compile(r"episode(\d+)"), re.compile(r"variation(\d+)")
-_DEPTHS = ("", "episodes", "*/episodes", "*/*/episodes")  # from the folder of episodes up to that of several tasks
+_DESCRIPTIONS = "variation_descriptions.pkl"
+_VARIATION = re.compile(r"variation(\d+)")
 _CAMERAS = ("front", "wrist", "left_shoulder", "right_shoulder", "overhead")
 _FPS = 20.0  # RLBench's step is 0.05 s; the files do not say
 _FIELDS = (("joint_positions", 7), ("gripper_pose", 7), ("gripper_open", 1))
 _HINT = "record the episode again"
 
 
-def first_rlbench_episode(path: Path) -> Path | None:
-    """Return any folder of an episode in a data set, a task, a variation or a folder of episodes, or `None`."""
-    return next(_folders(path), None)
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    for depth in _DEPTHS if path.is_dir() else ():
-        for low_dim in path.glob(str(Path(depth) / "episode*" / _LOW_DIM)):
-            if _EPISODE.fullmatch(low_dim.parent.name):
-                yield low_dim.parent
-
-
 def _order(episode: Path) -> tuple[str, int, int]:
     """Return a sorting key: tasks by name, variations and episodes by number, `all_variations` first."""
     variation = episode.parent.parent
-    number, found = _VARIATION.fullmatch(variation.name), _EPISODE.fullmatch(episode.name)
+    number, found = _VARIATION.fullmatch(variation.name), RLBENCH_EPISODE.fullmatch(episode.name)
     return variation.parent.name, int(number[1]) if number else -1, int(found[1]) if found else -1
 
 
@@ -111,10 +99,10 @@ class RLBenchStore(Reader):
         self, path: str | Path, *, robot_handles: Collection[int] = ROBOT_HANDLES, on_bad_row: OnBadRow = raise_error
     ) -> None:
         self.path, self.robot_handles = Path(path), tuple(sorted(robot_handles))
-        self._demos = read_alike(sorted(_folders(self.path), key=_order), _read, on_bad_row, "cameras")
+        self._demos = read_alike(sorted(rlbench_episodes(self.path), key=_order), _read, on_bad_row, "cameras")
         self.episodes = tuple(EpisodeInfo(len(d.actions), d.instruction, _FPS, True) for d in self._demos)
         self.names = folders = [demo.folder for demo in self._demos]
-        self.files = [folder / _LOW_DIM for folder in folders]
+        self.files = [folder / RLBENCH_NUMBERS for folder in folders]
         self.identity = [str(folder.relative_to(self.path)) for folder in folders], self.robot_handles
         cameras = self._demos[0].cameras if self._demos else ()
         self.cameras = (*cameras, *(mask_camera(camera) for camera in cameras if self._shows_robot(camera)))
@@ -147,7 +135,7 @@ def _handles(image: UInt8[NDArray[np.uint8], "*lead 3"]) -> Int[NDArray[np.int64
 
 
 def _read(folder: Path) -> _Demo:
-    where = folder / _LOW_DIM
+    where = folder / RLBENCH_NUMBERS
     recorded = load_pickle(where)
     steps = getattr(recorded, "_observations", recorded)
     good = isinstance(steps, list) and len(steps) > 1 and all(isinstance(step, Recorded) for step in steps)

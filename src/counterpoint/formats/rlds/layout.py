@@ -23,8 +23,8 @@ from typing import Any
 
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_whole, parsing, read_bytes
+from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
 
-INFO, FEATURES = "dataset_info.json", "features.json"
 STEPS, OBSERVATION = "steps", "steps/observation/"
 _EXPECTED = "the JSON of a TensorFlow Datasets version folder"
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -89,24 +89,9 @@ class Shard:
     length: int
 
 
-def rlds_folder(path: Path) -> Path | None:
-    """Return the version folder at or below a path; `None` where there is none.
-
-    Raises:
-        BadInputError: When several versions lie below it.
-    """
-    for depth in ("", "*/", "*/*/") if path.is_dir() else ():
-        folders = sorted(info.parent for info in path.glob(depth + INFO) if (info.parent / FEATURES).is_file())
-        names = ", ".join(str(folder.relative_to(path)) for folder in folders)
-        require(len(folders) < 2, path, f"several RLDS data sets: {names}", "one", "name one of these folders")
-        if folders:
-            return folders[0]
-    return None
-
-
 def read_splits(folder: Path) -> dict[str, tuple[Shard, ...]]:
     """Return each split's shards, whether their files are there or not."""
-    path = folder / INFO
+    path = folder / RLDS_INFO
     with parsing(path, _EXPECTED):
         info = as_mapping(json.loads(read_bytes(path)))
         kind = info.get("fileFormat", "tfrecord")
@@ -118,6 +103,12 @@ def read_splits(folder: Path) -> dict[str, tuple[Shard, ...]]:
         }
 
 
+def present_splits(path: Path) -> tuple[str, ...]:
+    """Return the splits of which files are there."""
+    splits = read_splits(rlds_folder(path) or path)
+    return tuple(name for name, shards in splits.items() if any(shard.path.exists() for shard in shards))
+
+
 def _shards(folder: Path, info: Mapping[str, Any], split: Mapping[str, Any], kind: str) -> Iterator[Shard]:
     lengths = [as_whole(length) for length in as_list(split["shardLengths"])]
     template = str(split.get("filepathTemplate") or _TEMPLATE)
@@ -126,14 +117,14 @@ def _shards(folder: Path, info: Mapping[str, Any], split: Mapping[str, Any], kin
         parts |= {"SHARD_INDEX": f"{number:05d}", "NUM_SHARDS": f"{len(lengths):05d}"}
         parts |= {"SHARD_X_OF_Y": f"{number:05d}-of-{len(lengths):05d}"}
         name = reduce(lambda text, part: text.replace(f"{{{part[0]}}}", str(part[1])), parts.items(), template)
-        where, found = f"{folder / INFO}, split {split['name']}", f"the file name {name!r}"
+        where, found = f"{folder / RLDS_INFO}, split {split['name']}", f"the file name {name!r}"
         require(name == Path(name).name, where, found, "a file in this folder", "do not trust this data set")
         yield Shard(folder / name, length)
 
 
 def read_layout(folder: Path) -> Layout:
     """Choose an episode's parts among the features of `features.json`."""
-    path = folder / FEATURES
+    path = folder / RLDS_FEATURES
     with parsing(path, _EXPECTED):
         features = {leaf.name: leaf for leaf in _leaves(json.loads(read_bytes(path)), "")}
     steps = [leaf for name, leaf in features.items() if name.startswith(f"{STEPS}/") and leaf.size > 0]
@@ -195,4 +186,6 @@ def missing_split(name: str, shards: tuple[Shard, ...]) -> BadInputError:
     """Return the error for a split that `dataset_info.json` names and whose files are not there."""
     files = shards[0].path.name + (f" and {len(shards) - 1} more" if len(shards) > 1 else "")
     where = f"{shards[0].path.parent}, split {name}"
-    return BadInputError(where, f"no file {files}", f"the files that {INFO} names", "download it, or use another split")
+    return BadInputError(
+        where, f"no file {files}", f"the files that {RLDS_INFO} names", "download it, or use another split"
+    )

@@ -13,8 +13,9 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.formats.boundary import decode_image, parsing
+from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
 from counterpoint.formats.lru import LRUCache
-from counterpoint.formats.rlds.layout import FEATURES, INFO, Shard, missing_split, read_layout, read_splits, rlds_folder
+from counterpoint.formats.rlds.layout import Shard, missing_split, read_layout, read_splits
 from counterpoint.formats.rlds.records import HINT, Example, parse_example, read_record, record_spans, values_of
 
 _FPS = 5.0  # BridgeData's; RLDS does not say
@@ -73,7 +74,9 @@ class RldsStore(Reader):
     def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
         folder = rlds_folder(Path(path))
         if folder is None:
-            raise BadInputError(path, "no RLDS data set", f"a folder with {INFO} and {FEATURES}", "check the path")
+            raise BadInputError(
+                path, "no RLDS data set", f"a folder with {RLDS_INFO} and {RLDS_FEATURES}", "check the path"
+            )
         self.path, self.split, self._layout = folder, split, read_layout(folder)
         splits = read_splits(folder)
         if split is not None:
@@ -90,7 +93,7 @@ class RldsStore(Reader):
         rewarded = any(record.reward is not None and record.reward >= 1 for record in self._records)
         self.episodes = tuple(EpisodeInfo(r.length, r.instruction, _FPS, _success(r, rewarded)) for r in self._records)
         self.names = [record.where for record in self._records]
-        self.files = [folder / INFO, folder / FEATURES, *(shard.path for shard in shards)]
+        self.files = [folder / RLDS_INFO, folder / RLDS_FEATURES, *(shard.path for shard in shards)]
         self.identity = split
         self.cameras, self.empty = self._look()
         self.left_out = (
@@ -120,9 +123,9 @@ class RldsStore(Reader):
         """Return the episodes of a shard; only their numbers and texts are read."""
         spans: list[tuple[int, int]] = []
         try:
-            require(shard.path.is_file(), shard.path, "no file", f"one of the shards that {INFO} names", HINT)
+            require(shard.path.is_file(), shard.path, "no file", f"one of the shards that {RLDS_INFO} names", HINT)
             spans.extend(record_spans(shard.path))
-            expected = f"{shard.length}, as {INFO} says"
+            expected = f"{shard.length}, as {RLDS_INFO} says"
             require(len(spans) == shard.length, shard.path, f"{len(spans)} records", expected, HINT)
         except BadInputError as error:
             on_bad_row(error)

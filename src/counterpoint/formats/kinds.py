@@ -1,0 +1,278 @@
+"""What tells the formats of data sets apart: the names of their files, and the reader of each, imported when needed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoint.errors import require
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of data sets.
+
+    Attributes:
+        name: Its name in `counterpoint.formats.FORMATS`.
+        title: Its name for readers.
+        files: The files that it is recognised by, in words.
+        recognises: Returns whether a file or folder is of this format; cheap, by the names of files.
+        reader: "module:class" of its `EpisodeStore`, called with the path, `split=` and `on_bad_row=`.
+        splits: "module:function" from a path to the names of its splits; none where it has no splits, and its reader
+            then takes no `split`.
+        reports: False if the reader takes no `on_bad_row`, because it uses all of a data set or nothing.
+        streams: True if frames are read by ranges, so that the data set may be a URL.
+    """
+
+    name: str
+    title: str
+    files: str
+    recognises: Callable[[Path], bool]
+    reader: str
+    splits: str = ""
+    reports: bool = True
+    streams: bool = False
+
+
+# LeRobot and training stores
+
+LEROBOT = Format(
+    "lerobot",
+    "LeRobot",
+    "a LeRobot data set (meta/info.json)",
+    lambda path: (path / "meta" / "info.json").is_file(),
+    "counterpoint.formats.lerobot.reader:LeRobotStore",
+    splits="counterpoint.formats.lerobot.layout:split_names",
+    reports=False,
+    streams=True,
+)
+
+TRAINING_STORE = Format(
+    "training_store",
+    "training store",
+    "a training store (store.json)",
+    lambda path: (path / "store.json").is_file(),
+    "counterpoint.data.cache:CachedStore",
+    reports=False,
+)
+
+# EPIC-KITCHENS-100
+
+
+def epic_tables(path: Path) -> list[Path]:
+    """Return the files of annotations in the folder, or else in the one above it; the test set has no narrations."""
+    for folder in (path, path.parent):
+        tables = [folder / f"EPIC_100_{split}.csv" for split in ("train", "validation")]
+        if any(table.is_file() for table in tables):
+            return [table for table in tables if table.is_file()]
+    return []
+
+
+def epic_frames(path: Path) -> Path | None:
+    """Return the folder of PXX folders: this one or one inside it."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    for folder in (folder for folder in (path, *inside) if folder.is_dir()):
+        if any(re.fullmatch(r"P\d{2}", child.name) and child.is_dir() for child in folder.iterdir()):
+            return folder
+    return None
+
+
+EPIC_KITCHENS = Format(
+    "epic_kitchens",
+    "EPIC-KITCHENS-100",
+    "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders)",
+    lambda path: bool(epic_tables(path)) and epic_frames(path) is not None,
+    "counterpoint.formats.epic:EpicKitchensStore.of_folder",
+    splits="counterpoint.formats.epic:epic_splits",
+    streams=True,
+)
+
+# Folders of videos
+
+MANIFESTS = ("manifest.csv", "manifest.jsonl")
+"""The names a manifest may have."""
+
+VIDEO_FOLDER = Format(
+    "video_folder",
+    "video folder",
+    "a video folder (manifest.csv or manifest.jsonl)",
+    lambda path: path.suffix in (".csv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS),
+    "counterpoint.formats.video_folder:VideoFolderStore",
+    streams=True,
+)
+
+# RLDS
+
+RLDS_INFO, RLDS_FEATURES = "dataset_info.json", "features.json"
+
+
+def rlds_folder(path: Path) -> Path | None:
+    """Return the version folder at or below a path; `None` where there is none.
+
+    Raises:
+        BadInputError: When several versions lie below it.
+    """
+    for depth in ("", "*/", "*/*/") if path.is_dir() else ():
+        folders = sorted(
+            info.parent for info in path.glob(depth + RLDS_INFO) if (info.parent / RLDS_FEATURES).is_file()
+        )
+        names = ", ".join(str(folder.relative_to(path)) for folder in folders)
+        require(len(folders) < 2, path, f"several RLDS data sets: {names}", "one", "name one of these folders")
+        if folders:
+            return folders[0]
+    return None
+
+
+RLDS = Format(
+    "rlds",
+    "RLDS (TFRecord)",
+    f"RLDS ({RLDS_FEATURES} beside {RLDS_INFO})",
+    lambda path: rlds_folder(path) is not None,
+    "counterpoint.formats.rlds.reader:RldsStore",
+    splits="counterpoint.formats.rlds.layout:present_splits",
+)
+
+# Zip files: Diffusion Policy's replay buffers, OGBench
+
+ZARR_ENDS = "meta/episode_ends"
+
+
+def _members(path: Path) -> list[str]:
+    """Return the names of the members of a zip file; none where it is no such file, or damaged."""
+    damage = (OSError, EOFError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error)
+    with contextlib.suppress(*damage), zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+    return []
+
+
+def is_zarr_replay(path: Path) -> bool:
+    """Return whether a folder or a zip file is a replay buffer."""
+    if path.is_dir():
+        return (path / ZARR_ENDS).is_dir()
+    return path.suffix == ".zip" and any(name.startswith(f"{ZARR_ENDS}/") for name in _members(path))
+
+
+ZARR_REPLAY = Format(
+    "zarr_replay",
+    "Diffusion Policy replay buffer",
+    f"a zarr replay buffer ({ZARR_ENDS})",
+    is_zarr_replay,
+    "counterpoint.formats.zarr_replay:ZarrReplayStore",
+)
+
+# robomimic and LIBERO
+
+
+def hdf5_files(path: Path) -> list[Path]:
+    """Return the file itself, or those in the folder; empty where there are none."""
+    if path.is_file():
+        return [path] if path.suffix in (".hdf5", ".h5") else []
+    return sorted(file for ending in ("*.hdf5", "*.h5") for file in path.glob(ending))
+
+
+HDF5 = Format(
+    "hdf5",
+    "robomimic or LIBERO HDF5",
+    "robomimic's or LIBERO's .hdf5 files",
+    lambda path: bool(hdf5_files(path)),
+    "counterpoint.formats.hdf5.reader:Hdf5Store",
+    splits="counterpoint.formats.hdf5.reader:hdf5_splits",
+)
+
+# OGBench
+
+OGBENCH_ARRAYS = ("observations", "actions", "terminals")
+
+
+def is_ogbench(path: Path) -> bool:
+    """Return whether this file is one of OGBench's: an .npz with its three arrays."""
+    return path.suffix == ".npz" and {f"{name}.npy" for name in OGBENCH_ARRAYS} <= set(_members(path))
+
+
+OGBENCH = Format(
+    "ogbench",
+    "OGBench",
+    "OGBench's NAME.npz",
+    is_ogbench,
+    "counterpoint.formats.ogbench:OGBenchStore",
+    splits="counterpoint.formats.ogbench:ogbench_files",
+)
+
+# DrQ-v2
+
+DRQ_NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
+"""TIME_NUMBER_LENGTH.npz."""
+
+
+def drq_files(path: Path) -> list[Path]:
+    """Return the folder's episodes in the order of their numbers; empty where there are none."""
+    if not path.is_dir():
+        return []
+    numbered = [(DRQ_NAME.fullmatch(file.name), file) for file in path.glob("*.npz")]
+    return [file for _, file in sorted((int(name[1]), file) for name, file in numbered if name)]
+
+
+DRQ_REPLAY = Format(
+    "drq_replay",
+    "DrQ-v2 replay",
+    "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz)",
+    lambda path: bool(drq_files(path)),
+    "counterpoint.formats.drq:DrqReplayStore",
+)
+
+# RLBench
+
+RLBENCH_NUMBERS = "low_dim_obs.pkl"
+RLBENCH_EPISODE = re.compile(r"episode(\d+)")
+_DEPTHS = ("", "episodes", "*/episodes", "*/*/episodes")  # from the folder of episodes up to that of several tasks
+
+
+def rlbench_episodes(path: Path) -> Iterator[Path]:
+    """Yield the folders of episodes in a data set, a task, a variation or a folder of episodes."""
+    for depth in _DEPTHS if path.is_dir() else ():
+        for numbers in path.glob(str(Path(depth) / "episode*" / RLBENCH_NUMBERS)):
+            if RLBENCH_EPISODE.fullmatch(numbers.parent.name):
+                yield numbers.parent
+
+
+RLBENCH = Format(
+    "rlbench",
+    "RLBench data set",
+    f"an RLBench data set (episodes/episode0/{RLBENCH_NUMBERS})",
+    lambda path: next(rlbench_episodes(path), None) is not None,
+    "counterpoint.formats.rlbench.reader:RLBenchStore",
+)
+
+# WebDataset
+
+
+def shards(path: Path, split: str | None = None) -> list[Path]:
+    """Return the shards of a folder or of a split of it, or the one that is named; empty where there are none."""
+    if path.is_file():
+        return [path] if path.suffix == ".tar" else []
+    splits = shard_splits(path)
+    folders = [path / name for name in (splits if split is None else [split])] if splits else [path]
+    return [shard for folder in folders for shard in sorted(folder.glob("*.tar")) if shard.is_file()]
+
+
+def shard_splits(path: Path) -> tuple[str, ...]:
+    """Return the splits: the folders of shards, where there are no shards beside them."""
+    if not path.is_dir() or next(path.glob("*.tar"), None):
+        return ()
+    return tuple(sorted({shard.parent.name for shard in path.glob("*/*.tar")}))
+
+
+WEBDATASET = Format(
+    "webdataset",
+    "WebDataset shards",
+    "WebDataset's NAME-000000.tar",
+    lambda path: bool(shards(path)),
+    "counterpoint.formats.webdataset:WebDatasetStore",
+    splits="counterpoint.formats.kinds:shard_splits",
+    streams=True,
+)

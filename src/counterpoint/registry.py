@@ -1,0 +1,90 @@
+"""Lazy tables: names, and the place of what each stands for, which is imported when it is looked up.
+
+Packages of other people extend a table by entry points. The group `counterpoint.formats` in a package's metadata, say,
+adds to the formats of data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from counterpoint.errors import BadInputError, require_known
+
+
+def imported(place: str) -> Any:
+    """Return the object at "package.module:attribute", imported now."""
+    return EntryPoint("", place, "").load()
+
+
+class LazyTable(Mapping[str, Any]):
+    """A table from names to objects, each imported on first use.
+
+    The library's own names come first. A package cannot replace one: its entry point of that name is not looked at.
+
+    Args:
+        what: The kind of object for messages, such as "environment suite".
+        own: Name -> "package.module:attribute".
+        group: The group of entry points that extend the table; none by default.
+    """
+
+    def __init__(self, what: str, own: Mapping[str, str], group: str = "") -> None:
+        self.what, self.group = what, group
+        self._own: dict[str, Any] = dict(own)
+
+    @cached_property
+    def _others(self) -> dict[str, EntryPoint]:
+        """Name -> entry point of an installed package."""
+        found = entry_points(group=self.group) if self.group else ()
+        return {point.name: point for point in found if point.name not in self._own}
+
+    def __setitem__(self, name: str, thing: Any) -> None:
+        """Add an object of the running program under a name."""
+        self._own[name] = thing
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the object of a name, imported now.
+
+        Raises:
+            KeyError: The table has no such name.
+            BadInputError: The package that adds the name cannot be imported.
+        """
+        if name in self._own:
+            thing = self._own[name]
+            return imported(thing) if isinstance(thing, str) else thing
+        point = self._others[name]
+        try:
+            return point.load()
+        except Exception as error:  # a module raises whatever its code does
+            package = point.dist.name if point.dist else "an installed package"
+            where, found = f"{self.what} {name!r} of {package}", f"{point.value} ({type(error).__name__}: {error})"
+            hint = f"repair or uninstall {package}"
+            raise BadInputError(where, found, "an object that can be imported", hint) from error
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the library's names, then those of other packages."""
+        yield from self._own
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._others)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._others
+
+    def find(self, name: object, where: str | Path, found: str | None = None) -> Any:
+        """Return the object of a name that a user gave.
+
+        Args:
+            name: The name.
+            where: The file, key or argument that holds it.
+            found: The name in words for the message; by default what the table holds and the name.
+
+        Raises:
+            BadInputError: The table has no such name (the nearest one is suggested), or as on a look-up.
+        """
+        require_known(name, self, where, found or f"{self.what} {name!r}")
+        return self[str(name)]
