@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
@@ -107,8 +108,11 @@ COMMANDS = Group(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends in one message and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    again = CONTINUES if _continues(given) else "the same command starts anew"
     try:
-        with one_message(CONTINUES if _continues(given) else "the same command starts anew"):
+        with warnings.catch_warnings(), one_message(again):
+            if not sys.warnoptions:  # python -W and PYTHONWARNINGS show those of libraries
+                warnings.simplefilter("ignore")
             try:
                 _run(given)
             finally:

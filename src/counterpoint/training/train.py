@@ -10,6 +10,7 @@ from torch import nn
 from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore
+from counterpoint.errors import require_extras
 from counterpoint.flags import Device, Environment, PythonOnly, Typed
 from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.fit import fit
@@ -56,6 +57,7 @@ def train(
     """
     several = () if data is None else (data,) if isinstance(data, str | Path | EpisodeStore) else tuple(data)
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides, data=several, env=env)
+    require_extras(dict.fromkeys(settings.loop.trackers, "track"))
     accelerator = accelerator_of(getattr(settings.loop, "precision", "no"), device)
     given = Given(several, validation, None if start_from is None else str(start_from), str(accelerator.device))
     plan = settings.plan(given, accelerator)
@@ -63,6 +65,7 @@ def train(
     if not isinstance(recipe, Recipe):
         facts["recipe"] = str(recipe)
     loop = plan.loop or settings.loop
+    require_extras(dict.fromkeys(loop.trackers, "track"))
     with Run.open(out, settings, plan.identity, loop=loop, facts=facts, main=main) as run:
         job = plan.build(run)
         run.record(**job.facts)
