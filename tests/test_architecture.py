@@ -1,11 +1,19 @@
-"""The layout: imports follow the flow, and no two modules import each other in a circle."""
+"""The layout: imports follow the flow, and no two modules import each other in a circle.
+
+An import counts wherever it stands, inside a function and by `import_module` too. A lazy table, at the top of a module,
+of names to "module:attribute" is the one way up; code that asks such a table for a name of its own choice imports.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from ast import Constant
 from functools import cache
+from itertools import chain
 from pathlib import Path
+
+import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 FLOW = [
@@ -27,7 +35,42 @@ def imports() -> dict[str, set[str]]:
                 found.update({f"{node.module}.{alias.name}" for alias in node.names} & known or {node.module} & known)
             elif isinstance(node, ast.Import):
                 found.update({alias.name for alias in node.names} & known)
+        found.update(called(ast.parse(file.read_text())) & known)
     return graph
+
+
+def called(tree: ast.Module) -> set[str]:
+    """Modules that calls of `import_module` name: by a string, or by a key of a lazy table that stands in the code."""
+    tables: dict[str, dict[object, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            known = [(k.value, str(v.value)) for k, v in pairs if isinstance(k, Constant) and isinstance(v, Constant)]
+            tables |= {ast.unparse(target): dict(known) for target in node.targets}
+    found = set()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("import_module"):
+            for part in chain.from_iterable(map(ast.walk, call.args)):
+                if isinstance(part, Constant) and isinstance(part.value, str):
+                    found.add(part.value.partition(":")[0])
+                elif isinstance(part, ast.Subscript) and isinstance(part.slice, Constant):
+                    entry = tables.get(ast.unparse(part.value), {}).get(part.slice.value, "")
+                    found.add(entry.partition(":")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'import_module("counterpoint.training.agent")',
+        'importlib.import_module(KINDS["agent"].partition(":")[0]).adapted',
+        'getattr(import_module(KINDS["agent"].split(":")[0]), "adapted")',
+    ],
+)
+def test_an_import_by_name_counts(line: str) -> None:
+    table = 'KINDS = {"agent": "counterpoint.training.agent:AgentRecipe"}\n'
+    assert "counterpoint.training.agent" in called(ast.parse(f"{table}def load():\n    return {line}"))
+    assert not called(ast.parse(f"{table}def load(kind):\n    return import_module(KINDS[kind])"))
 
 
 def test_imports_follow_the_flow() -> None:

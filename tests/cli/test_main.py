@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from itertools import chain
@@ -251,6 +252,43 @@ def _dotted(config: BaseModel, prefix: str = "") -> list[str]:
         value = getattr(config, name)
         found += _dotted(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else [prefix + name]
     return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "work"),
+    [
+        (["report", "run"], "jinja2", "counterpoint.evaluation.report.write_report"),
+        (["compare", "run", "--data", "d", "--out", "o"], "sklearn", "counterpoint.training.compare.compare"),
+        (["reward", "v.mp4", "--model", "m", "--out", "o"], "matplotlib", "counterpoint.rewards.curves.reward_command"),
+        (["collect", "metaworld", "--out", "o"], "metaworld", "counterpoint.envs.metaworld.collect.collect_metaworld"),
+    ],
+)
+def test_a_missing_extra_is_said_before_the_work(
+    arguments: list[str], module: str, work: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(work, recorder(calls))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert (done.value.code, calls, captured.out) == (2, [], "")
+    assert captured.err.startswith(f"counterpoint: {module} is not installed. Hint: ")
+
+
+def test_warnings_of_libraries_stay_off_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def noisy(**arguments: object) -> None:
+        warnings.warn("nearly constant", stacklevel=1)
+
+    monkeypatch.setattr("counterpoint.encoders.convert.convert_checkpoint", noisy)
+    monkeypatch.setattr(sys, "warnoptions", [])
+    main(["convert", "actol", "file", "--out", "o"])
+    assert not recwarn.list
+    monkeypatch.setattr(sys, "warnoptions", ["default"])
+    main(["convert", "actol", "file", "--out", "o"])
+    assert len(recwarn.list) == 1
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

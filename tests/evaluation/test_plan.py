@@ -122,6 +122,7 @@ def test_the_opening_brings_the_hand_near_and_does_not_solve_the_task(name: str)
         ({"env": "metaworld/hammer"}, "kitchen/TASK"),
         ({"env": "kitchen/oven"}, "no such task"),
         ({"reward": "runs/nothing"}, "runs/nothing"),
+        ({"reward": "distanc"}, "--reward: found 'distanc'.*did you mean 'distance'"),
         ({"horizon": 51}, "at most the episode's 50"),
         ({"prefix": 50}, "fewer than the episode's 50"),
     ],

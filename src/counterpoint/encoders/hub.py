@@ -41,6 +41,15 @@ KINDS = {
 }
 """Kind of a saved model -> MODULE:CLASS, imported when one is loaded; its `from_pretrained` reads the folder."""
 
+MAKERS = {
+    "dual_encoder": "`counterpoint train decisionnce_t-demo`, or another recipe of kind clips, trains one",
+    "observation_encoder": "`counterpoint train premier_taco-metaworld`, or another of kind transitions, trains one",
+    "cloned_policy": "`counterpoint train cloning` trains one",
+    "diffusion_policy": "`counterpoint train diff_c-robosuite`, or another recipe of kind imitation, trains one",
+    "agent": "`counterpoint train td_infonce`, or another agent, trains one",
+}
+"""Kind of a saved model -> the command that makes one, for hints."""
+
 Config = TypeVar("Config", bound=FrozenConfig)
 Module = TypeVar("Module", bound=nn.Module)
 Value = TypeVar("Value")
@@ -113,7 +122,8 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
     hint = "look at what it names, then download the folder and load it by its path"
     expected = "a model of the Hub that names no code"
     require(code is None, path_or_hub_id, f"a model that runs {code!r} of an installed package", expected, hint)
-    require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), "load any kind with counterpoint.load")
+    hint = f"{MAKERS[kind]}; `counterpoint.load` reads a model of any kind"
+    require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), hint)
     _check(files[WEIGHTS])
     return ModelFiles(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
 
@@ -186,7 +196,7 @@ def _files(
         folder = folder / "model" if (folder / "model").is_dir() else folder
         hint = "check the path; a run writes model/ when it ends"
         if hub_id:
-            hint += f". For a model of the Hub, work where there is no folder {folder.parent.name}"
+            hint += f". For a model of the Hub, run the command in a folder that has no {folder.parent.name}/ in it"
         for file in (folder / name for name in names):
             if file.name == DIGESTS and not file.is_file():
                 _refuse_another_version(folder / CONFIG)
