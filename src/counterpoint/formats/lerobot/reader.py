@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import Reader
+from counterpoint.formats.base import Reader, stack_images
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation
@@ -45,8 +45,8 @@ class LeRobotStore(Reader):
         split: A split of `meta/info.json`, such as "train"; by default every episode.
 
     Raises:
-        BadInputError: When metadata are missing, malformed or of an unknown version, a path or link leaves the
-            folder, a file is missing, or there is no such split.
+        BadInputError: Metadata are missing, malformed or of an unknown version, a path or link leaves the folder, a
+            file is missing, or the split does not exist.
     """
 
     def __init__(self, root: str | Path, *, split: str | None = None) -> None:
@@ -91,13 +91,10 @@ class LeRobotStore(Reader):
             count = probe_video(video.path).frames
             require(least <= count <= most, video.path, f"{count} frames", f"{least}, as the metadata say", HINT)
             return read_frames(video.path, video.first + steps)
-        wanted, inverse = np.unique(steps if len(steps) else [0], return_inverse=True)
-        start = int(wanted[0])
-        column = self._rows(at, [key], start, int(wanted[-1]) + 1 - start)[key]
-        images = from_png(at.data, column.take(pa.array(wanted - start)))
-        sizes = {image.shape for image in images}
-        require(len(sizes) == 1, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
-        return np.stack(images)[inverse[: len(steps)]]
+        start = int(steps[0])
+        column = self._rows(at, [key], start, int(steps[-1]) + 1 - start)[key]
+        images = from_png(at.data, column.take(pa.array(steps - start)))
+        return stack_images((f"{at.data}, {key}", image) for image in images)
 
     def timestamps(self, episode: int) -> Array:
         """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""
