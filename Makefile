@@ -13,16 +13,20 @@ INTERCHANGE_PYTHON ?= $(firstword $(foreach python,python3.12 python3.13 python3
 DEMO_DATA ?= runs/demo-data
 DEMO_RUN ?= runs/demo
 
-# One file of tests at a time on every core, each with one thread; a process that dies ends the run, which would else hang.
-SPREAD := -n auto --dist loadfile --max-worker-restart 0
+# Half of the tests on each of two cores, each with one thread, and a core that is done takes tests from the other; a
+# process that dies ends the run, which would else hang.
+SPREAD := -n auto --dist worksteal --max-worker-restart 0
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD)
+
+# Tests start hundreds of processes; compiled files are kept, so that not each of them compiles the library anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # macOS has a backend of its own, and refuses EGL.
 ifeq ($(shell uname -s),Linux)
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 endif
 
-.PHONY: demo test test-slow test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
+.PHONY: demo test test-all test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
 
 ifdef VIDEOS
 demo: $(VENV)/.installed
@@ -35,11 +39,13 @@ demo: $(VENV)/.installed system
 	$(BIN)/counterpoint report $(DEMO_RUN)
 endif
 
+# `make test TESTS=tests/data` runs the tests of a folder or of files alone; so do the three targets below.
 test: $(VENV)/.installed system
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: $(VENV)/.installed system
-	$(PYTEST) -m slow
+# The slow tests too: many mutants, every objective in several processes, whole studies.
+test-all: $(VENV)/.installed system
+	$(PYTEST) $(TESTS)
 
 # The oldest releases that pyproject.toml admits, in an environment of their own; simulators as ever.
 test-floors: | system
@@ -50,14 +56,13 @@ test-floors: | system
 		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,rl,dev]"
 	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(SPREAD) -m "not slow" $(TESTS)
 
-# The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out. TESTS picks
-# files of tests, here and above.
+# The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out.
 test-wheel: | system
 	rm -rf build/wheel && mkdir -p build/wheel/away
 	$(PYTHON) -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(echo build/wheel/counterpoint-*.whl)[all,dev]"
-	cp -r tests docs examples studies benchmarks README.md CITATION.cff pyproject.toml constraints.txt uv.lock build/wheel/away
+	cp -r tests docs examples studies benchmarks README.md CHANGELOG.md CITATION.cff pyproject.toml constraints.txt build/wheel/away
 	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest $(SPREAD) -m "not slow" \
 		--ignore tests/test_architecture.py $(TESTS)
 

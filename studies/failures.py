@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from counterpoint.evaluation.compare import Comparison
+from counterpoint.evaluation.comparison import Comparison
 from studies.harness import RESULTS, kept, markdown, write_rows
 
 COLUMNS = {
@@ -21,6 +21,9 @@ COLUMNS = {
     "auprc": "AUPRC",
     "f1": "F1",
 }
+"""Column of the result file -> heading."""
+METRICS = {name: name for name in COLUMNS} | {"kendall_tau_b": "ranking_tau_b"}
+"""Column of the result file -> the bench's name."""
 
 
 def keep(path: Path) -> None:
@@ -28,7 +31,8 @@ def keep(path: Path) -> None:
     found = Comparison.from_json(path.read_text())
     rows = []
     for row in found.rows:
-        numbers = {name: one for name, one in row.inputs["as recorded"].items() if name in COLUMNS}
+        given = row.inputs["as recorded"]
+        numbers = {column: given[name] for column, name in METRICS.items() if name in given}
         rows.append({"row": row.name} | {key: [x.value, x.low, x.high, x.n] for key, x in numbers.items()})
     about = {
         "command": f"python -m studies.failures {path}",

@@ -191,8 +191,8 @@ def holding(saved: SavedAgent, *, episodes: int = 10, seed: int = 10_000) -> dic
     def objective(move: Float[Tensor, " 3"], goal: Tensor) -> Float[Tensor, ""]:
         action = torch.zeros(len(states), width)
         action[:, :3] = move
-        phi, psi = agent.phi(states, action, goal), agent.critic.encode_futures(goal)
-        return -agent.actor_objective(phi, psi)[0].mean()
+        phi, psi = agent.critic.encode_actions(states, action, goal), agent.critic.encode_futures(goal)
+        return -agent.objective.cost(agent.objective.score(phi, psi)).mean()
 
     leave = torch.stack([objective(axis, here) for axis in axes]).mean()
     toward = [objective(axis, here + 0.1 * axis) - objective(-axis, here + 0.1 * axis) for axis in axes]

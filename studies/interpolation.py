@@ -206,7 +206,7 @@ def agent_encoder(agent: ContrastiveAgent) -> Encoder:
     @torch.no_grad()
     def encode(states: Reals, goal: Reals) -> Reals:
         seen, wanted = agent.tensors(states, np.broadcast_to(goal, (len(states), *goal.shape)).copy())
-        phi = agent.phi(seen, seen.new_zeros(len(states), spaces.action), wanted)
+        phi = agent.critic.encode_actions(seen, seen.new_zeros(len(states), spaces.action), wanted)
         phi = phi / phi.norm(dim=-1, keepdim=True)
         both: Reals = torch.cat([*phi], dim=-1).div(len(phi) ** 0.5).double().cpu().numpy()
         return both

@@ -19,12 +19,13 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
-from counterpoint.evaluation.embedded import embed_store
+from counterpoint.evaluation.comparison import compare
+from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, embed_store, measure_space
 from counterpoint.evaluation.metrics import value_order_correlation
-from counterpoint.evaluation.reward_eval import evaluate_encoder
 from counterpoint.formats import open_dataset
 from counterpoint.objectives import ClipObjective, objective_class
-from counterpoint.rewards import RewardForm
+from counterpoint.rewards import RewardForm, RewardModel
+from counterpoint.rewards.sources import EncoderReward
 from counterpoint.training.clips import ClipsRecipe, DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
@@ -112,10 +113,47 @@ def measure(config: MetaWorldRewardsConfig, out: Path, name: str, seed: int) -> 
     found: Tree = {}
     for split in ("val", "test"):
         store = split_store(Path(config.data), split)
-        evaluation = evaluate_encoder(encoder, store, form=form, seed=seed, paraphrases=paraphrases)
-        found[split] = {key: estimate.value for key, estimate in evaluation.estimates.items()}
+        found[split] = bench_numbers(encoder, store, seed, paraphrases)
         found[split] |= {"form": form, "goal_image_voc": goal_image_voc(encoder, store)}
     return found
+
+
+READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
+KEPT = {
+    "voc": ("voc", RECORDED),
+    "voc_wrong_instruction": ("voc", "wrong text"),
+    "accuracy_whole_video": ("accuracy", RECORDED),
+    "accuracy_random_segments": ("accuracy", "random segments"),
+    "accuracy_short_segments": ("accuracy", "short segments"),
+    "accuracy_paraphrases": ("accuracy", "paraphrases"),
+}
+"""Name in the result file, which a reading follows -> the bench's name and input."""
+ENDINGS = {RECORDED: "", SHUFFLED: "_shuffled", CENTRED: "_centred"}
+
+
+def bench_numbers(
+    encoder: DualEncoder, store: EpisodeStore, seed: int, paraphrases: dict[str, tuple[str, ...]]
+) -> dict[str, float]:
+    """Return the numbers of an encoder in each reading and of its embeddings, by the names of the result file.
+
+    Every objective is measured alike, also those that align no frame with a text.
+    """
+    encoder.config = encoder.config.model_copy(update={"reward_form": "potential", "calibration": None})
+    readings = {form: [EncoderReward(RewardModel(encoder, form=form), form)] for form in READINGS}
+    found = compare(readings, store, segments=True, paraphrases=paraphrases, seed=seed)
+    numbers = {
+        f"{name}.{row.name}": row.inputs[given][metric].value
+        for row in found.rows[: len(READINGS)]
+        for name, (metric, given) in KEPT.items()
+        if given in row.inputs
+    }
+    potential = found.rows[0].inputs
+    numbers |= {
+        f"accuracy_{at}_frame": potential[f"{at} frame"]["accuracy"].value for at in ("first", "middle", "last")
+    }
+    for given, space in measure_space(embed_store(encoder, store), seed=seed).items():
+        numbers |= {f"{name}{ENDINGS[given]}": one.value for name, one in space.items()}
+    return numbers
 
 
 def _trained(config: MetaWorldRewardsConfig, out: Path, name: str, seed: int) -> DualEncoder:

@@ -32,11 +32,11 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
-from counterpoint.evaluation.reward_eval import CURVES, SEGMENTS, one_frame_scores
 from counterpoint.formats import open_dataset
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, number, over_seeds
+from studies.rewards.measures import CURVES, SEGMENTS, one_frame_scores
 
 Array = NDArray[np.float64]
 

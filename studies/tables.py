@@ -1,18 +1,20 @@
 """The tables of the documentation, written from the result files: `python -m studies.tables [--figures]`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs/results` or in `docs/trust.md`.
-Results of studies are read from `studies/results`, timings and faults from `benchmarks/results`.
+A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs` or in README.md, and numbers in the
+prose are filled from its cells (`studies.prose` has the marks). Results of studies are read from `studies/results`,
+timings and faults from `benchmarks/results`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from studies import (
     actol_as_trained,
@@ -34,7 +36,8 @@ from studies import reward_rl as reward_rl_study
 from studies.fewshot import figures as fewshot_figures
 from studies.fewshot import tables as fewshot_tables
 from studies.fewshot.summary import result as fewshot_result
-from studies.harness import estimate, kept, markdown, number, seeds
+from studies.fewshot.summary import scores as fewshot_scores
+from studies.harness import Differences, estimate, kept, markdown, number, paired, seeds
 from studies.icon import figures as icon_figures
 from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
@@ -42,12 +45,13 @@ from studies.lcbc import summary as lcbc
 from studies.mazes import maze_figure
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.plots import save
+from studies.prose import TABLE, fill_marks
 from studies.rewards.tables import TABLES as REWARDS
 from studies.stitching.tables import TABLES as STITCHING
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
-PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "trust.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 Tree = dict[str, Any]
 Rows = list[list[str]]
 
@@ -148,6 +152,12 @@ def reward_rl() -> str:
 # Goal-reaching agents
 
 
+def difference(differences: Differences) -> str:
+    """Paired differences, their mean with its interval."""
+    found = paired(differences)
+    return estimate({"value": found.value, "low": found.low, "high": found.high})
+
+
 def each_seed(found: Tree, *, share: bool) -> str:
     """Mean, interval where there are several seeds, and the value of every seed."""
     if found["low"] is None:
@@ -191,6 +201,25 @@ PAPER_TABLE_1 = {
 }
 
 
+def lost_to_corruption() -> str:
+    """Success on clean observations less that on corrupted ones, paired by seed."""
+    clean, corrupted = (
+        kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
+        for name in ("fetch_reach_matched", "fetch_reach_corrupted")
+    )
+    pairs = {
+        "QRL": (corrupted["QRL, clean"], corrupted["QRL, corrupted"]),
+        "TD": (clean["TD, its own actor"], corrupted["TD, corrupted"]),
+        "MC": (clean["MC, its own actor"], corrupted["MC, corrupted"]),
+    }
+    keys = {"success": "success", "success_at_end": "success at the end"}
+    rows = [
+        [name, *(difference(np.subtract(own[key]["values"], other[key]["values"])[:, None]) for key in keys)]
+        for name, (own, other) in pairs.items()
+    ]
+    return markdown(["agent", *(f"{title}, clean less corrupted" for title in keys.values())], rows)
+
+
 def antmaze() -> str:
     """The paper's Table 1, of which nothing was run."""
     agents = ("TD InfoNCE", "QRL", "contrastive RL", "GCBC", "DT", "IQL", "TD3 + BC")
@@ -225,6 +254,14 @@ def premier_taco_start() -> str:
         common = [[row["common"][key] for row in found[name]] for key in ("window_accuracy", "categorical_accuracy")]
         rows.append([name, loss, *map(seeds, common)])
     return markdown(["setting", "own loss", "window accuracy", "accuracy in the batch"], rows)
+
+
+def fewshot_window_differences() -> str:
+    """Success of other windows, batches and negatives less that of Premier-TACO, paired by seed and task."""
+    found = fewshot_scores(kept("fewshot_window", fewshot_result)["table"])["last"]
+    own = found.pop("premier_taco/finetuned")
+    rows = [[name, difference(other - own)] for name, other in found.items()]
+    return markdown(["method", "success less premier_taco/finetuned"], rows)
 
 
 def dmc_experts() -> str:
@@ -283,6 +320,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "qrl search": partial(goal_reaching, "qrl_search"),
     "fetch reach corrupted": partial(goal_reaching, "fetch_reach_corrupted"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
+    "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
     "interpolation": interpolation,
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
@@ -293,6 +331,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot embodiment": lambda: fewshot_tables.scores(kept("fewshot_embodiment", fewshot_result), "last"),
     "fewshot embodiment pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_embodiment", fewshot_result)),
     "fewshot window": lambda: fewshot_tables.scores(kept("fewshot_window", fewshot_result), "last"),
+    "fewshot window differences": fewshot_window_differences,
     "fewshot imagenet": lambda: fewshot_tables.scores(kept("fewshot_imagenet", fewshot_result), "last"),
     "fewshot imagenet pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_imagenet", fewshot_result)),
     "fewshot window pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_window", fewshot_result)),
@@ -355,16 +394,22 @@ def plot(folder: Path) -> None:
         save(figure(kept("icon_close_drawer", summarise_icon)), folder / f"icon_{name}_cpu.png")
 
 
+@cache
+def table(name: str) -> str:
+    """Return a table in Markdown by its name."""
+    file, colon, own = name.partition(": ")
+    if not colon:
+        return TABLES[name]()
+    result = json.loads((BENCHMARKS / f"{file}.json").read_text())
+    if own not in result["tables"]:  # the median of some rounds, with the least and the greatest
+        return markdown(["name", "value"], [[own, estimate({**result[own], "value": result[own]["median"]}, 1)]])
+    return markdown(result["tables"][own]["head"], result["tables"][own]["rows"])
+
+
 def fill(text: str) -> str:
-    """Return a page with every table written anew."""
-
-    def table(found: re.Match[str]) -> str:
-        file, colon, name = found[1].partition(": ")
-        own = json.loads((BENCHMARKS / f"{file}.json").read_text())["tables"][name] if colon else None
-        written = markdown(own["head"], own["rows"]) if own else TABLES[found[1]]()
-        return f"<!-- table {found[1]} -->\n{written}\n<!-- end -->"
-
-    return re.sub(r"<!-- table ([\w :]+) -->\n.*?<!-- end -->", table, text, flags=re.S)
+    """Return a page with every table, and every marked number of its prose, written anew."""
+    tables = TABLE.sub(lambda found: f"<!-- table {found[1]} -->\n{table(found[1])}\n<!-- end -->", text)
+    return fill_marks(tables, table)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
+from tests.data.reading import read_episode
 
 if shutil.which("nvidia-smi"):  # tests compare bits, which graphics cards do not promise
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")

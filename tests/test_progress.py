@@ -1,8 +1,56 @@
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
 import pytest
 
 from counterpoint.progress import ProgressBar
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def in_a_terminal(script: str, columns: int) -> list[str]:
+    """Return what a script leaves on a terminal of that width, line by line, without control characters."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
+    source = str(Path(__file__).parents[1] / "src")
+    told = environment | {"TERM": "xterm-256color", "PYTHONPATH": source}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=follower, stderr=follower, stdin=follower, env=told):
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:  # Linux's way to say that the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+    os.close(leader)
+    return [line for line in CONTROL.sub("", shown.decode()).splitlines() if line.strip()]
 
 
 def test_lines_say_how_far_it_is_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -10,7 +58,7 @@ def test_lines_say_how_far_it_is_where_there_is_no_terminal(capsys: pytest.Captu
         bar.advance(note="b.mp4")
         bar.advance(2)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in lines] == [f"Reading: {done}/4 files" for done in (2, 4, 4)]
+    assert [line.partition(",")[0] for line in lines] == [f"Reading: {done}/4 files" for done in (2, 4)]
     assert "s left, b.mp4" in lines[0]
     assert "left" not in lines[-1]
 
@@ -23,7 +71,7 @@ def test_only_the_last_line_is_written_within_the_interval(capsys: pytest.Captur
 
 
 def test_one_of_several_processes_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressBar("Reading", 2, "files", every=0, shown=False) as bar:
+    with ProgressBar("Reading", 2, "files", every=0, shown=False, shorten="--files") as bar:
         bar.advance(2)
     assert not capsys.readouterr().err
 
@@ -37,3 +85,81 @@ def test_a_terminal_shows_a_bar_and_no_lines(
     shown = capsys.readouterr().err
     assert "2/2" in shown
     assert "Reading: " not in shown
+
+
+def test_the_last_line_is_written_once(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    """A last evaluation takes longer than the interval: its line is the end's line too."""
+    with ProgressBar("Training", 2, "steps") as bar:
+        clock.now += 2
+        bar.advance(2, note="loss 1.0")
+        clock.now += 60
+        bar.advance(0, note="loss 1.0, success 0.50")
+    assert capsys.readouterr().err.splitlines() == ["Training: 2/2 steps, 1.0/s, in 2 s, loss 1.0, success 0.50"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "total", "expected"),
+    [
+        (0.1, 500_000, "1/500000 episodes, 10.0/s, 13 h 53 min left"),
+        (58.0, 10, "1/10 episodes, 58.0 s/episode, 8 min 42 s left"),
+        (30.0, 2, "1/2 episodes, 30.0 s/episode, 30 s left"),
+    ],
+)
+def test_the_first_unit_gives_an_estimate(
+    capsys: pytest.CaptureFixture[str], clock: Clock, seconds: float, total: int, expected: str
+) -> None:
+    with ProgressBar("Planning", total, "episodes", every=0) as bar:
+        clock.now += seconds
+        bar.advance()
+    assert capsys.readouterr().err.splitlines() == [f"Planning: {expected}"]
+
+
+def test_long_work_says_once_how_long_it_takes_and_what_shortens_it(
+    capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    with ProgressBar("Training", 500_000, "steps", shorten="--train.steps") as bar:
+        for _ in range(60):
+            clock.now += 0.1
+            bar.advance()
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "Training will take 13 h 53 min: 499950 steps at 10.0/s; --train.steps makes it shorter"
+    assert last.startswith("Training: 60/500000 steps, 10.0/s")
+
+
+def test_short_work_says_nothing_of_the_kind(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with ProgressBar("Training", 2000, "steps", shorten="--train.steps") as bar:
+        for _ in range(60):
+            clock.now += 0.1
+            bar.advance()
+    assert "shorter" not in capsys.readouterr().err
+
+
+LONG_NOTE = "loss 10.518, categorical accuracy 0.015, action error 0.210 unseen (gripper wrong 12%)"
+
+
+@pytest.mark.parametrize("columns", [70, 80, 120])
+def test_a_narrow_terminal_cuts_the_note_and_nothing_before_it(columns: int) -> None:
+    """Steps, rate and time left of a long training stand on the line, whatever its metrics are."""
+    script = f"""
+import time
+from counterpoint.progress import ProgressBar
+with ProgressBar("Training", 500_000, "environment steps", done=12_000) as bar:
+    for _ in range(4):
+        time.sleep(0.05)
+        bar.advance(1, note={LONG_NOTE!r})
+"""
+    line = in_a_terminal(script, columns)[-1]
+    assert len(line) <= columns
+    wanted = r"Training 12004/500000 environment steps, [\d.]+/s, \d+ (h|min) \d+ (min|s) "
+    assert re.search(wanted, line), line
+    assert "…" in line
+
+
+def test_a_terminal_shows_the_time_so_far_before_the_first_unit() -> None:
+    script = """
+import time
+from counterpoint.progress import ProgressBar
+with ProgressBar("Planning", 10, "episodes") as bar:
+    time.sleep(1.2)
+"""
+    assert "Planning 0/10 episodes, 1 s so far" in in_a_terminal(script, 80)[-1]

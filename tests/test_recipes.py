@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from counterpoint.config import read_recipe, recipe_names
+from counterpoint.config import read_recipe, recipe_names, recipe_title
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import BadInputError
@@ -52,6 +52,10 @@ def unsaid(name: str, section: str) -> set[str]:
 def test_the_first_key_is_the_kind(name: str) -> None:
     assert next(iter(read_recipe(name))) == "kind"
     assert load_recipe(name).kind == read_recipe(name)["kind"]
+
+
+def test_titles_are_whole_sentences() -> None:
+    assert [name for name in recipe_names() if not recipe_title(name).endswith(".")] == []
 
 
 @pytest.mark.parametrize("name", RECIPES["clips"])

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from studies.harness import read_rows
+from studies.prose import unbacked
 from studies.tables import PAGES, ROOT, TABLES, fill, plot
 
 PROGRAMS = (
     "python benchmarks/",
     *(f"python -m {name}" for name in ("studies.", "tests.e2e.faults", "tests.data.fuzzing", "tests.formats.fuzzing")),
 )
+MEASURED = [page for page in PAGES if page.parent.name == "results" or page.name in ("README.md", "which_method.md")]
+MEASURED.append(ROOT / "docs" / "index.md")
 RESULTS = sorted(path for path in ROOT.glob("*/results/*") if path.parts[-3] in ("benchmarks", "studies"))
 
 
@@ -25,6 +28,11 @@ def test_every_table_of_the_results_comes_from_a_result_file(page: Path) -> None
 def test_every_table_stands_on_one_page() -> None:
     text = "".join(page.read_text() for page in PAGES)
     assert all(text.count(f"<!-- table {name} -->") == 1 for name in TABLES)
+
+
+@pytest.mark.parametrize("page", MEASURED, ids=lambda path: path.stem)
+def test_every_number_in_prose_is_backed_by_a_result_file(page: Path) -> None:
+    assert unbacked(page) == []
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)

@@ -1,7 +1,7 @@
 """Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
 
 The data alone decide which episodes a block has. A worker returns the block's content, computed with one torch thread,
-and it is written whole under a name of its own: blocks are the same bytes wherever they are computed, a block that is
+and it is written as a part of a claimed folder: blocks are the same bytes wherever they are computed, a block that is
 computed twice is there once, and what a killed call left is continued.
 """
 
@@ -19,13 +19,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import torch
+from tyro.conf import arg
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, import_extra, refused_by_the_system, require
-from counterpoint.files import write_atomically
+from counterpoint.flags import Number
+from counterpoint.folder import digests_of, mend, write_part
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
 
@@ -87,23 +88,32 @@ class BlockFiles:
     """The files of a corpus's blocks.
 
     Attributes:
-        folder: The folder, which holds nothing else.
+        root: The claimed folder that they are parts of.
         suffix: End of the names.
         blocks: All blocks.
     """
 
-    folder: Path
+    root: Path
     suffix: str
     blocks: tuple[Block, ...]
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the files, which holds nothing else."""
+        return self.root / "blocks"
+
+    def name(self, block: Block) -> str:
+        """Return the name of a block's file within `root`."""
+        return f"blocks/block-{block.number:06d}{self.suffix}"
+
     def path(self, block: Block) -> Path:
         """Return the file of a block."""
-        return self.folder / f"block-{block.number:06d}{self.suffix}"
+        return self.root / self.name(block)
 
     def left(self) -> list[Block]:
-        """Return the blocks that have no file yet."""
-        there = set(self.folder.iterdir()) if self.folder.is_dir() else set()
-        return [block for block in self.blocks if self.path(block) not in there]
+        """Return the blocks that have no whole file yet."""
+        whole = mend(self.root)
+        return [block for block in self.blocks if self.name(block) not in whole]
 
     def begin(self, block: Block) -> None:
         """Note that a worker begins a block, for the case that it dies.
@@ -126,16 +136,17 @@ class BlockFiles:
             leftover.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Require every block's file, once, and no other.
+        """Require every block's file, whole, and no other.
 
         Raises:
-            BadInputError: A file is missing, or one is of no block.
+            BadInputError: A file is missing or damaged, or one is of no block.
         """
-        found, wanted = set(self.folder.iterdir()), {self.path(block) for block in self.blocks}
-        odd = min(found ^ wanted, default=self.folder)
+        whole, wanted = mend(self.root), {self.path(block): self.name(block) for block in self.blocks}
+        found = {path for path in self.folder.iterdir() if wanted.get(path) in {None, *whole}}
+        odd = min(found ^ wanted.keys(), default=self.folder)
         hint = "move files that are not ours, and run the same command again"
-        where, expected = "no such file" if odd in wanted else "another file", f"the files of {len(wanted)} blocks"
-        require(found == wanted, odd, where, expected, hint)
+        where, expected = "no whole file" if odd in wanted else "another file", f"the files of {len(wanted)} blocks"
+        require(found == wanted.keys(), odd, where, expected, hint)
 
 
 @dataclass(frozen=True)
@@ -143,14 +154,15 @@ class Engine:
     """The processes that compute blocks.
 
     Attributes:
-        name: `single`, processes of this machine, each with several threads; or `ray`, workers of Ray Data.
+        name: Executor: `single`, processes of this machine with several threads each, or `ray`, workers of Ray Data
+            (the extra `ray`).
         workers: Number of processes, which share the processor's cores; by default one, and with Ray one a core.
-        address: Ray's cluster, HOST:PORT or auto; one that lasts as long as the call, on this machine, by default.
+        address: Ray's cluster, HOST:PORT or auto; by default one on this machine that ends with the call.
     """
 
-    name: Literal["single", "ray"] = "single"
-    workers: int | None = None
-    address: str | None = None
+    name: Annotated[Literal["single", "ray"], arg(name="engine")] = "single"
+    workers: Number = None
+    address: Annotated[str | None, arg(metavar="HOST:PORT")] = None
 
     def check(self) -> None:
         """Refuse what cannot work, before long work begins.
@@ -175,6 +187,10 @@ class Engine:
             except OSError as error:
                 hint = "start it with `ray start --head`, or leave --address out"
                 raise BadInputError(where, f"nothing that answers ({error})", expected, hint) from None
+
+
+HERE = Engine()
+"""A thread pool of this process."""
 
 
 def work_through(
@@ -204,7 +220,7 @@ def work_through(
         elif workers > 1:
             finished = _in_processes(files, opener, workers, todo)
         else:
-            finished = _in_threads(files, work, todo, torch.get_num_threads())
+            finished = _in_threads(files, work, todo, _torch_threads())
         for frames in finished:
             bar.advance(frames)
     files.clean()
@@ -214,9 +230,9 @@ def work_through(
 
 def _finish(files: BlockFiles, work: Work, block: Block) -> int:
     """Write the file of a block, unless it is there; return the block's frames. All engines come through here."""
-    path = files.path(block)
-    if not path.is_file():
-        write_atomically(path, work(block))
+    name = files.name(block)
+    if not files.path(block).is_file() or name not in digests_of(files.root):
+        write_part(files.root, name, work(block))
     return block.frames
 
 
@@ -247,16 +263,28 @@ def _in_threads(files: BlockFiles, work: Work, blocks: Sequence[Block], cores: i
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
     """Let torch compute with one thread, since their number may change the last bits of a sum."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = _torch_threads()
+    _set_torch_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _set_torch_threads(before)
+
+
+def _torch_threads() -> int:
+    import torch  # slow to load, and needed only by work
+
+    return torch.get_num_threads()
+
+
+def _set_torch_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def _in_processes(files: BlockFiles, opener: Opener, workers: int, blocks: Sequence[Block]) -> Iterator[int]:
-    cores = max(1, torch.get_num_threads() // workers)
+    cores = max(1, _torch_threads() // workers)
     each = min(cores, THREADS)
     groups = [blocks[first : first + each] for first in range(0, len(blocks), each)]
     with worker_pool(workers, _enter, files, opener, cores) as pool:
@@ -269,7 +297,7 @@ _entered: list[tuple[BlockFiles, Work, int]] = []
 
 
 def _enter(files: BlockFiles, opener: Opener, cores: int) -> None:
-    torch.set_num_threads(1)
+    _set_torch_threads(1)
     _entered.append((files, opener(), cores))
 
 
@@ -287,7 +315,7 @@ class RayWorker:
     """
 
     def __init__(self, files: BlockFiles, opener: Opener) -> None:
-        torch.set_num_threads(1)
+        _set_torch_threads(1)
         self.files, self.opener = files, opener
         self.work: Work | None = None
 

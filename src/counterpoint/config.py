@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known, suggestion
 
 Config = TypeVar("Config", bound="FrozenConfig")
 Tree = dict[str, Any]
@@ -47,6 +46,12 @@ def recipe_names() -> list[str]:
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+def list_recipes() -> None:
+    """List the recipes: name, kind and first line."""
+    for name in recipe_names():
+        print(f"{name:30} {read_recipe(name)['kind']:12} {recipe_title(name)}")
+
+
 def read_recipe(recipe: str) -> Tree:
     """Read a recipe by name, or any TOML file by path.
 
@@ -57,9 +62,8 @@ def read_recipe(recipe: str) -> Tree:
         require(Path(recipe).is_file(), recipe, "no file", "a recipe in TOML", "check the path")
         text = Path(recipe).read_text(encoding="utf-8")
     else:
-        expected = f"one of {', '.join(recipe_names())}, or the path of a .toml file"
-        hint = suggestion(recipe, recipe_names()) or "choose one of these"
-        require(recipe in recipe_names(), f"recipe {recipe!r}", "no such recipe", expected, hint)
+        expected = "one of {}, or the path of a .toml file"
+        require_known(recipe, recipe_names(), f"recipe {recipe!r}", "no such recipe", expected)
         text = _text_of(recipe)
     try:
         return tomllib.loads(text)
@@ -87,14 +91,6 @@ def override(tree: Tree, overrides: Mapping[str, Any]) -> Tree:
     return changed
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    """Return nested sections as one with dotted keys, as `override` takes them."""
-    found: Tree = {}
-    for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 def validate(kind: type[Config], tree: Mapping[str, Any], where: str) -> Config:
     """Return `tree` as a configuration of the given kind.
 
@@ -114,17 +110,11 @@ def bad_setting(error: ValidationError, kind: type[BaseModel], where: str) -> Ba
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
         expected = f"one of {', '.join(known)}" if known else "a known key"
-        hint = suggestion(str(first["loc"][-1]), known) or "remove it"
+        hint = suggestion(first["loc"][-1], known) or "remove it"
         return BadInputError(where, f"unknown key {key!r}", expected, hint)
     if not key:
         return BadInputError(where, "settings that do not fit each other", expected, "correct one of them")
     return BadInputError(where, f"{key} = {first.get('input')!r}", expected, f"correct {key}")
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """Return "did you mean 'x'?" for the closest of the known words; empty where none is close."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _text_of(name: str) -> str:

@@ -1,15 +1,17 @@
-"""The error for bad input: where it is, what was found, what was expected, and a hint."""
+"""The error for bad input: its place, what was found there, what was expected, and a hint."""
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,44 @@ def require(ok: object, where: str | Path, found: object, expected: str, hint: s
         raise BadInputError(where, str(found), expected, hint)
 
 
+def suggestion(word: object, known: Iterable[str]) -> str:
+    """Return "did you mean 'x'?" for the name whose spelling is nearest to a word; empty if no name is near."""
+    near = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def require_known(
+    name: object,
+    known: Iterable[str],
+    where: str | Path,
+    found: str = "",
+    expected: str = "one of {}",
+    hint: str = "choose one of these",
+) -> None:
+    """Raise a `BadInputError` unless a name that a user typed is a known one.
+
+    Args:
+        name: The name.
+        known: The names that are accepted.
+        where: The argument at fault.
+        found: The value that was found; by default the name.
+        expected: The values that are accepted, where `{}` stands for the known names: those of like spelling first, and
+            these alone where there are more than 60.
+        hint: An action that would solve the problem, if no known name is spelt much like this one.
+    """
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, n=3)
+        shown = [*near, *(one for one in names if one not in near)]
+        if len(shown) > MOST_LISTED:
+            shown = [*(near or shown[:3]), "..."]
+        listed = ", ".join(shown) or "none"
+        raise BadInputError(where, found or repr(name), expected.format(listed), suggestion(name, names) or hint)
+
+
+MOST_LISTED = 60
+
+
 @contextmanager
 def relocated(before: str, less: str = "") -> Iterator[None]:
     """Put `before` in front of the location in every `BadInputError` of the block, and cut `less` off its end."""
@@ -63,7 +103,7 @@ class MissingExtraError(ImportError):
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Hint: pip install 'counterpoint[{extra}]'")
+        super().__init__(f"{package} is not installed. Hint: in the clone, pip install -e '.[{extra}]'")
 
 
 def import_extra(module: str, extra: str) -> Any:
@@ -76,6 +116,17 @@ def import_extra(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError:
         raise MissingExtraError(module.partition(".")[0], extra) from None
+
+
+def require_extras(needed: Mapping[str, str]) -> None:
+    """Raise a `MissingExtraError` unless all modules are installed that a command needs.
+
+    Args:
+        needed: Module -> the extra that installs it.
+    """
+    for module, extra in needed.items():
+        if find_spec(module) is None:
+            raise MissingExtraError(module, extra)
 
 
 def usable_device(device: str | None) -> str:

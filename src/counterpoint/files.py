@@ -1,4 +1,4 @@
-"""Files that are written whole: a reader sees the old or the new content, never a part."""
+"""Files and folders that are written whole: a reader sees the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import glob
 import hashlib
 import json
 import os
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 from counterpoint.errors import BadInputError, require
@@ -21,7 +20,7 @@ from counterpoint.errors import BadInputError, require
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a small file; its folder is made when absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}")  # two machines may share the folder
+    temporary = _hidden(path)
     try:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         flush(temporary)
@@ -61,39 +60,12 @@ class Beside(TemporaryDirectory[str]):
             self._held = -1
 
 
-def lock(folder: Path, does: str) -> IO[str]:
-    """Take a folder for this process; the operating system frees it when the process ends, however it does.
-
-    Args:
-        folder: The folder.
-        does: What a process does in it, for the message: `trains`.
-
-    Returns:
-        The open lock: closing it frees the folder.
-
-    Raises:
-        BadInputError: When another process has it.
-    """
-    file = (folder / ".lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip() or "another"
-        file.close()
-        hint = "wait for it, stop it, or choose another --out"
-        raise BadInputError(folder, f"a run that process {holder} {does}", "a free folder", hint) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder that nobody else writes to now."""
-    for path in folder.glob(".*"):
-        if re.fullmatch(r"\..+\.(\d+|[0-9a-f]{12})", path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+def remove(path: Path) -> None:
+    """Remove a folder, if it is there: it is renamed first, so that a kill leaves no half of it under its name."""
+    hidden = _hidden(path)
+    with suppress(FileNotFoundError):
+        path.rename(hidden)
+        shutil.rmtree(hidden)
 
 
 def flush(path: Path) -> None:
@@ -123,3 +95,8 @@ def sha256_of(path: Path) -> str:
     """Return the hexadecimal digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hidden(path: Path) -> Path:
+    """Return a hidden name beside a path; it is random, because two machines may share the folder."""
+    return path.with_name(f".{path.name}.{uuid4().hex[:12]}")

@@ -1,4 +1,7 @@
-"""Progress of long work: a bar with rate and time left on a terminal, a line now and then elsewhere."""
+"""Progress of long work: a line that is drawn anew on a terminal, and a line now and then elsewhere.
+
+The number done, the rate and the time left come first: where a line is too long, its end is cut.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Bar
+from rich.table import Table
+from rich.text import Text
+
+LONG = 600.0
+"""Seconds beyond which work says how long it will take."""
+_BAR = 10  # columns of the bar
+_TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as known
 
 
 class ProgressBar:
@@ -20,60 +31,102 @@ class ProgressBar:
         done: Units that an interrupted run had done.
         every: Seconds between lines where the output is no terminal.
         shown: False shows nothing, for all but one of several processes at the same work.
+        shorten: The key that makes the work shorter, such as `--train.steps`, which work of over ten minutes names.
     """
 
     def __init__(
-        self, title: str, total: int, unit: str, *, done: int = 0, every: float = 10.0, shown: bool = True
+        self,
+        title: str,
+        total: int,
+        unit: str,
+        *,
+        done: int = 0,
+        every: float = 10.0,
+        shown: bool = True,
+        shorten: str = "",
     ) -> None:
         self.console = Console(file=sys.stderr)  # this stream also while others redirect
         self._title, self._total, self._unit, self._every = title, total, unit, every
-        self._lines = shown and not self.console.is_terminal
+        self._drawn, self._lines = shown and self.console.is_terminal, shown and not self.console.is_terminal
         self._first, self._done, self._note = done, done, ""
-        self._start = self._said = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self.console,
-            disable=not (shown and self.console.is_terminal),
-        )
-        self._task = self._bar.add_task(title, total=total, completed=done, rate="", note="")
+        self._shorten = shorten if shown else ""
+        self._start = self._advanced = self._said = time.monotonic()
+        self._written = (-1, "")
+        self._live = Live(console=self.console, get_renderable=self._drawing, refresh_per_second=4)
 
     def __enter__(self) -> ProgressBar:
-        self._bar.start()
+        if self._drawn:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
-        if self._lines:
+        self._live.stop()
+        if self._lines and self._written != (self._done, self._note):
             self._say()
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Count `units` more; `note` stands at the end of the line."""
         self._done += units
         self._note = note or self._note
-        self._bar.update(self._task, completed=self._done, rate=f"{self._rate():.1f}/s", note=self._note)
-        if self._lines and time.monotonic() - self._said > self._every:
+        now = time.monotonic()
+        if units:
+            self._advanced = now
+            self._warn()
+        if self._lines and now - self._said > self._every:
             self._say()
 
-    def _rate(self) -> float:
-        return (self._done - self._first) / max(1e-9, time.monotonic() - self._start)
+    def _text(self) -> str:
+        """Return the number done, the rate, and the time left or spent."""
+        spent, counted = self._advanced - self._start, self._done - self._first
+        parts = [f"{self._done}/{self._total} {self._unit}"]
+        since = time.monotonic() - self._advanced
+        if counted > 0:
+            parts.append(_rate(counted / max(1e-9, spent), self._unit))
+        if self._done < self._total:
+            left = (self._total - self._done) * spent / max(1, counted) - since
+            parts.append(f"{_duration(max(0.0, left))} left" if counted > 0 else f"{_duration(since)} so far")
+        elif counted > 0:
+            parts.append(f"in {_duration(spent)}")
+        return ", ".join(parts)
+
+    def _drawing(self) -> Table:
+        """Return a bar, where there is room, and the line, whose end is cut to the terminal's width."""
+        text, grid = f"{self._title} {self._text()}", Table.grid(padding=(0, 1))
+        line = Text(f"{text}, {self._note}" if self._note else text, no_wrap=True, overflow="ellipsis")
+        if len(text) + _BAR < self.console.width:
+            grid.add_column(width=_BAR)
+            grid.add_row(Bar(max(1, self._total), self._done, width=_BAR), line)
+        else:
+            grid.add_row(line)
+        return grid
 
     def _say(self) -> None:
-        self._said = time.monotonic()
-        rate = self._rate()
-        left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 and self._done < self._total else ""
+        self._said, self._written = time.monotonic(), (self._done, self._note)
         note = f", {self._note}" if self._note else ""
-        print(
-            f"{self._title}: {self._done}/{self._total} {self._unit}, {rate:.1f}/s{left}{note}",
-            file=self.console.file,
-            flush=True,
-        )
+        print(f"{self._title}: {self._text()}{note}", file=self.console.file, flush=True)
+
+    def _warn(self) -> None:
+        """Say how long the work will take and how to shorten it, once it is known to take long."""
+        spent, counted, left = self._advanced - self._start, self._done - self._first, self._total - self._done
+        known = counted >= _TRIED_UNITS or spent >= _TRIED_SECONDS
+        if self._shorten and known and left * spent > LONG * counted:
+            pace = f"{left} {self._unit} at {_rate(counted / spent, self._unit)}"
+            text = f"{self._title} will take {_duration(left * spent / counted)}: {pace}"
+            self.console.print(Text(f"{text}; {self._shorten} makes it shorter"), soft_wrap=True)
+            self._shorten = ""
+
+
+def _rate(rate: float, unit: str) -> str:
+    """Return units a second, or seconds a unit where there is less than one unit a second."""
+    return f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s/{unit.split()[-1].removesuffix('s')}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in words: `45 s`, `12 min 5 s`, `13 h 52 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require_known
 
 
 def imported(place: str) -> Any:
@@ -86,8 +86,5 @@ class LazyTable(Mapping[str, Any]):
         Raises:
             BadInputError: The name is unknown (the nearest one is suggested), or as for `table[name]`.
         """
-        from counterpoint.config import suggestion  # with pydantic, which most tables do not need
-
-        hint = suggestion(str(name), list(self)) or "choose one of these"
-        require(name in self, where, found or f"{self.what} {name!r}", f"one of {', '.join(self)}", hint)
+        require_known(name, self, where, found or f"{self.what} {name!r}")
         return self[str(name)]

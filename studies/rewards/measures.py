@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.data.draws import sample_rng
+from counterpoint.evaluation.embedded import EmbeddedVideos
 from counterpoint.evaluation.metrics import value_order_correlation
-from counterpoint.rewards.model import cosine
+from counterpoint.rewards import RewardForm
+from counterpoint.rewards.model import (
+    SegmentScore,
+    cosine,
+    goal_similarity,
+    potential,
+    potential_gain,
+    transition,
+    transition_score,
+)
 
 Array = NDArray[np.float64]
 Numbers = dict[str, float]
+CURVES: Mapping[RewardForm, Callable[[Array, Array], Array]] = {
+    "potential": potential,
+    "similarity": potential,
+    "transition": transition,
+}
+"""Curves of embedded frames under embedded instructions."""
+SEGMENTS: Mapping[RewardForm, SegmentScore] = {
+    "potential": potential_gain,
+    "similarity": goal_similarity,
+    "transition": transition_score,
+}
+"""Scores of embedded segments."""
 NEAR = 0.1
 """A peak within this share of the clip of the boundary between two actions is at it."""
 
@@ -79,3 +101,13 @@ def means(records: Sequence[Mapping[str, float]]) -> Numbers:
     keys = dict.fromkeys(key for record in records for key in record)
     found = {key: float(np.mean([record[key] for record in records if key in record])) for key in keys}
     return {**found, "n": float(len(records))}
+
+
+def one_frame_scores(embedded: EmbeddedVideos) -> dict[str, Float[Array, "V L"]]:
+    """Return the scores of the first, the middle and the last frame alone: their similarity to each instruction.
+
+    A score that does as well from one frame recognises the scene and not what is done in it.
+    """
+    middle = np.array([len(video) // 2 for video in embedded.videos])
+    rows: dict[str, int | NDArray[np.int64]] = {"first": 0, "middle": middle, "last": -1}
+    return {name: potential(embedded.frames_at(at), embedded.text).T for name, at in rows.items()}

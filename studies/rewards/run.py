@@ -34,16 +34,15 @@ from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
-from counterpoint.evaluation.reward_eval import SEGMENTS
 from counterpoint.formats import open_dataset, split_names
-from counterpoint.rewards.model import RewardModel, embed_text
+from counterpoint.rewards.model import RewardModel, cosine, embed_text
 from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
 from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
 from studies.rewards.clips import PICKS, Blurred, Changes, changed
 from studies.rewards.config import RewardsConfig, Videos
-from studies.rewards.measures import Numbers, alignment_change, means, short_segments, trend, two_actions
+from studies.rewards.measures import SEGMENTS, Numbers, alignment_change, means, short_segments, trend, two_actions
 from studies.rewards.rewordings import reworded
 
 Array = NDArray[np.float64]
@@ -304,9 +303,11 @@ def first_frames(embedded: EmbeddedVideos, *, words: bool) -> Found:
     """Return DecisionNCE's Table 2: similarities among first frames and to mean language; and mean-centred ones."""
     first = embedded.frames_at(0)
     centre = np.mean([video.mean(axis=0) for video in embedded.videos], axis=0)
-    numbers = {"similarity": metrics.pairwise_cosine(first), "centred": metrics.pairwise_cosine(first - centre)}
+    rows = {"similarity": first, "centred": first - centre}
+    numbers = {name: float(metrics.pairwise_cosine(some)) for name, some in rows.items()}
     if words:
-        numbers["to_language"] = metrics.cosine_to(first, embedded.text[embedded.own].mean(axis=0))
+        language = embedded.text[embedded.own].mean(axis=0, keepdims=True)
+        numbers["to_language"] = float(cosine(first, language).mean())
     return {"first frames": [numbers]}
 
 

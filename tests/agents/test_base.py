@@ -143,7 +143,9 @@ def test_agents_that_need_rewards_say_so() -> None:
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="losses are compiled on GPUs alone")
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", ["td_infonce", *(pytest.param(name, marks=pytest.mark.slow) for name in AGENTS if name != "td_infonce")]
+)
 def test_the_losses_are_one_graph_with_the_plain_losses_gradients(name: str) -> None:
     torch._dynamo.reset()  # the compiler counts the agents of one process as recompilations
     agent = make_agent({"name": name, "hidden": SMALL}, STATE)

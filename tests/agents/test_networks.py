@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from counterpoint.agents import make_agent
 from counterpoint.agents.decision_transformer import DecisionTransformer
-from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, SituationMLP, initialise
+from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, SituationMLP, initialise, pairs
 from counterpoint.agents.qrl import QRL
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.data.episode import Spaces
@@ -187,7 +187,7 @@ def row_deviation(kind: Initialisation) -> float:
         actions = 2 * torch.rand(128, 4, generator=generator) - 1
         with torch.no_grad():
             phi = agent.critic.encode_actions(states, actions, goals.flip(0))
-            found.append(float(agent.critic.pairs(phi, agent.critic.encode_futures(goals)).std(1).mean()))
+            found.append(float(pairs(phi, agent.critic.encode_futures(goals)).std(1).mean()))
     return sum(found) / len(found)
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.data.episode import Spaces
-from counterpoint.encoders.hub import load, write_digests
+from counterpoint.encoders.hub import load
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import acted
+from tests.encoders.saved_kinds import write_digests
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 
@@ -29,7 +30,7 @@ def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
         acted(agent, observation, goal, explore=False), acted(again, observation, goal, explore=False)
     )
     assert saved.env == {"name": "somewhere"}
-    np.testing.assert_allclose(saved.in_units(np.array([[-1.0, 0.0, 1.0]])), [[-2.0, 1.0, 4.0]])
+    np.testing.assert_array_equal(saved.action_bounds, [[-2.0] * 3, [4.0] * 3])
     assert again.spaces == SPACES
 
 

@@ -101,7 +101,9 @@ def test_online_through_the_command_line_then_longer_then_evaluated(
     assert found["provenance"]["packages"]["mujoco"]
 
 
-@pytest.mark.parametrize("form", [{"env.observations": "image"}, {"env.goals": "state"}])
+@pytest.mark.parametrize(
+    "form", [pytest.param({"env.observations": "image"}, marks=pytest.mark.slow), {"env.goals": "state"}]
+)
 def test_images_and_whole_states_train_online(form: dict[str, Any], tmp_path: Path) -> None:
     train_agent("td_infonce", tmp_path / "run", ONLINE | form, env="FetchPush-v4")
     saved = load(tmp_path / "run")
@@ -110,12 +112,14 @@ def test_images_and_whole_states_train_online(form: dict[str, Any], tmp_path: Pa
     assert saved.env["name"] == "FetchPush-v4"
 
 
+@pytest.mark.slow
 def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(online_run: Path) -> None:
     found = [json.loads(evaluate(online_run, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
     assert found[0]["closest_distance"] == found[1]["closest_distance"]
     assert found[0]["episodes"] == found[1]["episodes"]
 
 
+@pytest.mark.slow
 def test_instances_and_functions_are_evaluated_in_and_filmed(online_run: Path) -> None:
     settings: dict[str, Any] = {"episodes": 2, "seed": 5}
     by_name = json.loads(evaluate(online_run, **settings, envs=1, video=1).read_text())

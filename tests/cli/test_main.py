@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import errno
+import inspect
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,22 +17,24 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from counterpoint.cli import main
+from counterpoint.cli.main import COMMANDS, Group
+from counterpoint.cli.signature import signature_of
 from counterpoint.training.recipe import load_recipe
 
-COMMANDS = (
+SHOWN = (
     ["collect"], ["data"], ["data", "info"], ["data", "doctor"], ["data", "convert"],
     ["recipes"], ["reward"], ["label"], ["embed"], ["compare"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"],
     ["collect", "dmc"], ["collect", "robosuite"], ["collect", "kitchen"],
-    ["plan"], ["plan", "kitchen/light_on"],
+    ["plan"], ["view"], ["push"], ["data", "masks"],
 )  # fmt: skip
 
-FINISHED = SimpleNamespace(model="o/model", main=True)
+FINISHED = SimpleNamespace(model="o/model", main=True, folder=Path("o"))
 """What stands in for a run that is over."""
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
 def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main([*command, "--help"])
@@ -37,6 +43,42 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     assert text.startswith(f"usage: counterpoint {' '.join(command)}")
     assert "STR" not in text or command[0] == "collect"
     assert "(required)" in text or command == ["recipes"]
+    assert "default: )" not in text
+
+
+def work_of(group: Group) -> list[str]:
+    """Return the functions of a group's commands, those of groups in it too."""
+    parts = [work_of(entry) if isinstance(entry, Group) else [entry.work] for entry in group.commands.values()]
+    return list(chain(*parts))
+
+
+@pytest.mark.parametrize("work", work_of(COMMANDS))
+def test_a_signature_that_is_read_is_that_of_the_function(work: str) -> None:
+    module, _, name = work.partition(":")
+    function = getattr(import_module(module), name)
+    read, real = inspect.signature(signature_of(work)), inspect.signature(function)
+    python_only = [one for one, note in function.__annotations__.items() if note.startswith("PythonOnly[")]
+    assert list(read.parameters) == [one for one in real.parameters if one not in python_only]
+    for one, parameter in read.parameters.items():
+        if "Typed(" not in function.__annotations__[one]:
+            assert parameter.default == real.parameters[one].default
+    assert "".join((signature_of(work).__doc__ or "").split()) == "".join((inspect.getdoc(function) or "").split())
+
+
+def test_help_and_bad_options_load_no_torch() -> None:
+    commands = ["train", "evaluate", "reward", "label", "embed", "compare", "report", "view", "push", "convert"]
+    code = f"""
+import sys
+from contextlib import suppress
+from counterpoint.cli import main
+for command in {commands}:
+    for option in ("--help", "--no-such-option"):
+        with suppress(SystemExit):
+            main([command, option])
+    assert "torch" not in sys.modules, command
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("code", ["import counterpoint", "from counterpoint.cli import main\nmain(['--help'])"])
@@ -108,7 +150,7 @@ DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
         (["train", "diff_c-robosuite", "--auxiliary.objective.name", "crul"], "recipe diff_c-robosuite", "'curl'"),
         (["plan", "kitchen/light_on", "--horizn", "3"], "--horizn", "did you mean '--horizon'?"),
         (["collect", "dmc", "--tsks", "a"], "--tsks", "did you mean '--tasks'?"),
-        (["data", "inf"], "inf", "did you mean 'info'?"),
+        (["data", "inf"], "data 'inf'", "did you mean 'info'?"),
         (["evaluate", "r", "--episodes", "x"], "--episodes", "found 'x'; expected INT"),
         (["convert", "actoll", "x"], "method", "did you mean 'actol'?"),
     ],
@@ -150,7 +192,7 @@ def test_a_missing_argument_is_one_line(arguments: list[str], capsys: pytest.Cap
 def test_a_full_disk_is_one_message(
     error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: object) -> None:
+    def fail(**arguments: object) -> None:
         raise error
 
     monkeypatch.setattr("counterpoint.encoders.convert.convert_checkpoint", fail)
@@ -186,7 +228,7 @@ def test_an_auxiliary_objective_is_named_on_the_command_line(
     monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, FINISHED))
     named = ["--auxiliary.objective.name", "premier_taco", "--auxiliary.objective.window", "3", "--icon.weight=0.5"]
     main(["train", "diff_c-robosuite", *named, "--data", "d", "--out", "o"])
-    recipe = calls[0][0]
+    recipe = calls[0][0]["recipe"]
     assert (recipe.auxiliary.objective.name, recipe.auxiliary.objective.window) == ("premier_taco", 3)
     assert (recipe.icon.weight, recipe.icon.agent_keys, recipe.crossway.weight) == (0.5, 10, 0)
 
@@ -264,17 +306,39 @@ def test_train_passes_everything_on(
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, FINISHED))
     main(["train", *arguments])
-    ((recipe, paths, out, env, options),) = calls
-    kind, changed, data, *rest = expected
-    assert (recipe.kind, tuple(map(str, paths)), str(out), env, options["start_from"]) == (kind, data, "o", *rest)
-    plain = load_recipe(arguments[0], changed, data=data, env=env)
+    ((given,),) = calls
+    recipe, kind, changed, data, *rest = given["recipe"], *expected
+    passed = (recipe.kind, tuple(map(str, given["data"])), str(given["out"]), given["env"], given["start_from"])
+    assert passed == (kind, data, "o", *rest)
+    assert given["device"] is None
+    plain = load_recipe(arguments[0], changed, data=data, env=given["env"])
     assert recipe.model_dump() == plain.model_dump()
     assert capsys.readouterr().out == "Wrote o/model\n"
 
 
-def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def result_file(path: Path, **changes: Any) -> Path:
+    """Write a report of 50 episodes, 43 of them solved."""
+    success = {"value": 0.86, "low": 0.7375, "high": 0.9305, "n": 50, "method": "Wilson"}
+    path.write_text(json.dumps({"success": success, "simulator_errors": 0} | changes))
+    return path
+
+
+def test_training_ends_with_the_success_of_its_last_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result_file(tmp_path / "result.json")
+    finished = SimpleNamespace(main=True, folder=tmp_path, model=tmp_path / "model")
+    monkeypatch.setattr("counterpoint.training.train.train", recorder([], finished))
+    main(["train", "td_infonce", "--env", "FetchReach-v4", "--out", str(tmp_path)])
+    assert capsys.readouterr().out == f"Wrote {tmp_path}/model: success 0.86 [0.74, 0.93] in 50 episodes\n"
+
+
+def test_evaluate_passes_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls))
+    path = result_file(tmp_path / "evaluation.json", simulator_errors=1)
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls, path))
     words = [
         "--episodes",
         "3",
@@ -290,31 +354,42 @@ def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         "5",
     ]
     main(["evaluate", "r", "--env", "metaworld/bin-picking@corner", *words])
-    settings: dict[str, object] = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
-    settings |= {"ensemble": 0.01, "sampler": "ddpm", "steps": 5}
-    assert calls == [(Path("r"), "metaworld/bin-picking@corner", settings)]
+    settings: dict[str, object] = {"run": "r", "env": "metaworld/bin-picking@corner", "device": None}
+    settings |= {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "ensemble": 0.01, "sampler": "ddpm", "steps": 5}
+    assert calls == [(settings,)]
+    told = "success 0.86 [0.74, 0.93] in 50 episodes, 1 of them ended by an error of the simulator"
+    assert capsys.readouterr().out == f"Wrote {path}: {told}\n"
 
 
-def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_ends_with_the_return_where_there_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "evaluation.json"
+    result_file(path, success=None, **{"return": {"value": 12.3456, "low": None, "high": None, "n": 1}})
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder([], path))
+    main(["evaluate", "r"])
+    assert capsys.readouterr().out == f"Wrote {path}: return 12.35 in 1 episode\n"
+
+
+def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
-    found = {"progress": {"value": 0.5}, "success": {"value": 0.25}, "actions_a_second": 600.0}
-    monkeypatch.setattr("counterpoint.evaluation.plan.plan", recorder(calls, found))
+    monkeypatch.setattr("counterpoint.evaluation.plan.plan", recorder(calls))
     main(["plan", "kitchen/light_on@right", "--reward", "runs/mine", "--horizon", "20", "--out", "o.json"])
-    ((config, out, options),) = calls
+    ((given,),) = calls
+    config, out = given["config"], given["out"]
     assert (config.env, config.reward, config.horizon, out) == (
         "kitchen/light_on@right",
         "runs/mine",
         20,
         Path("o.json"),
     )
-    assert options == {"device": "cpu"}
-    assert "progress 0.50, success 0.25" in capsys.readouterr().out
+    assert given["device"] == "cpu"
 
 
 def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("counterpoint.envs.dmc.collect.collect_dmc", recorder(calls, {}))
     main(["collect", "dmc", "--out", "o", "--tasks", "walker-walk", "cheetah-run", "--kind", "expert"])
-    ((config, *_),) = calls
+    config = calls[0][0]["config"]
     assert (config.out, config.tasks, config.kind) == (Path("o"), ("walker-walk", "cheetah-run"), "expert")
     assert (config.episodes, config.size, config.seed) == (None, 84, 0)

@@ -68,6 +68,12 @@ def test_whole_crop_is_the_identity() -> None:
     torch.testing.assert_close(resized_crop(frames, crop, 9), frames, atol=1e-5, rtol=0)
 
 
+def test_bytes_are_shares_of_255() -> None:
+    batch = {"frames": torch.tensor([0, 128, 255], dtype=torch.uint8).expand(1, 1, 4, 4, 3)}
+    batch["frames.crop"] = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    torch.testing.assert_close(images(batch, "frames")[0, 0, 0, 0], torch.tensor([0.0, 128 / 255, 1.0]))
+
+
 def test_crop_equals_slice_and_resize() -> None:
     frames = torch.rand(1, 2, 16, 16, 3)
     crop = torch.tensor([[4 / 16, 2 / 16, 8 / 16, 8 / 16]])

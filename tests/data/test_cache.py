@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ import numpy as np
 import pytest
 
 from counterpoint.data.build import build as build_store
+from counterpoint.data.build import digest_starts
 from counterpoint.data.cache import CachedStore, cache_root, cached
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.resize import resize
-from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
+from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.errors import BadInputError
+from counterpoint.folder import digests_of, seal
 from tests.data.numbered import numbered_store
+from tests.data.reading import read_episode
 from tests.formats.made import memory_store
 
 
@@ -156,7 +160,7 @@ def test_one_changed_bit_is_found_at_first_touch(tmp_path: Path, name: str) -> N
         store.verify()
 
 
-@pytest.mark.parametrize("name", ["store.json", "store.json.sha256", "frames-0.bin", "timestamps.bin"])
+@pytest.mark.parametrize("name", ["store.json", "SHA256SUMS", "frames-0.bin", "timestamps.bin"])
 @pytest.mark.parametrize("harm", ["delete", "truncate", "append"])
 def test_damage_seen_at_opening_is_mended_by_cached(tmp_path: Path, name: str, harm: str) -> None:
     path = build(memory_store(), tmp_path).path / name
@@ -170,22 +174,20 @@ def test_damage_seen_at_opening_is_mended_by_cached(tmp_path: Path, name: str, h
 
 
 def test_other_layout_is_refused(tmp_path: Path) -> None:
-    from counterpoint.data.build import digest_line
-
     folder = build(memory_store(), tmp_path).path
     text = json.dumps({**json.loads((folder / "store.json").read_bytes()), "layout": "older"}).encode()
     (folder / "store.json").write_bytes(text)
-    (folder / "store.json.sha256").write_bytes(digest_line(text))
+    seal(folder, digests_of(folder))
     with pytest.raises(BadInputError, match="layout 'older'"):
         CachedStore(folder)
 
 
 def test_digests_are_those_of_sha256sum(tmp_path: Path) -> None:
     folder = build(memory_store(), tmp_path).path
-    subprocess.run(["sha256sum", "--check", "store.json.sha256"], cwd=folder, check=True, capture_output=True)
-    digest = json.loads((folder / "store.json").read_bytes())["arrays"]["frames-0"]["sha256"]
+    subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=folder, check=True, capture_output=True)
+    digest = digests_of(folder)["frames-0.digests"]
     told = subprocess.run(["sha256sum", "frames-0.digests"], cwd=folder, check=True, capture_output=True, text=True)
-    assert told.stdout.split()[0] == digest[0]
+    assert told.stdout.split()[0] == digest
 
 
 def test_digests_cover_64_kilobytes_of_an_episode_or_one_larger_step(tmp_path: Path) -> None:
@@ -256,12 +258,25 @@ def test_interrupted_build_is_continued_to_the_same_bytes(tmp_path: Path) -> Non
     assert contents(store.path) == contents(build(MemoryStore(episodes), tmp_path / "whole").path)
 
 
+def write_journal(building: Path, done: Sequence[int], cut: int = 0) -> None:
+    """Give a store the journal of a build that was interrupted after these episodes, `cut` bytes short."""
+    meta = json.loads((building / "store.json").read_bytes())
+    lengths, lines = np.array([episode["length"] for episode in meta["episodes"]]), b""
+    for episode in done:
+        own = hashlib.sha256()
+        for name, entry in meta["arrays"].items():
+            starts = digest_starts(lengths, entry["rows"]) * 32
+            own.update((building / f"{name}.digests").read_bytes()[starts[episode] : starts[episode + 1]])
+        lines += f"{own.hexdigest()}  {episode}\n".encode()
+    (building / "SHA256SUMS").write_bytes(lines[: len(lines) - cut])
+
+
 def test_what_is_in_the_journal_is_not_decoded_again(tmp_path: Path) -> None:
     episodes = memory_store(lengths=(5, 7, 3, 20))._episodes
     whole = build(MemoryStore(episodes), tmp_path / "whole").path
     building = tmp_path / f"{whole.name}.building"
     shutil.copytree(whole, building)
-    (building / "journal").write_text("0 1\n3\n2")  # the last line was cut short
+    write_journal(building, [0, 1, 3, 2], cut=1)  # the last line was cut short
     with (building / "frames-1.bin").open("r+b") as file:
         file.seek(12 * 16 * 16 * 3)
         file.write(bytes(3 * 16 * 16 * 3))  # of episode 2
@@ -276,7 +291,7 @@ def test_what_is_damaged_before_a_build_goes_on_is_made_again(tmp_path: Path, na
     whole = build(MemoryStore(episodes), tmp_path / "whole").path
     building = tmp_path / f"{whole.name}.building"
     shutil.copytree(whole, building)
-    (building / "journal").write_text("0 1 3\n")
+    write_journal(building, [0, 1, 3])
     damaged = bytearray((building / name).read_bytes())
     damaged[len(damaged) * 9 // 10] ^= 4  # of episode 3
     (building / name).write_bytes(damaged)

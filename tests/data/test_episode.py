@@ -36,6 +36,7 @@ def test_mappings_are_frozen() -> None:
         ({"frames": {}}, "at least one camera"),
         ({"instruction": 3}, "expected text"),
         ({"timestamps": np.array([0.0, 0.2, 0.1])}, "strictly increasing"),
+        ({"timestamps": np.array([0.0, 0.1, 0.1])}, "strictly increasing"),
         ({"timestamps": np.array([0.0, np.nan, 0.1])}, "finite"),
         ({"actions": np.full((3, 2), np.nan, np.float32)}, "not finite at step 0"),
         ({"actions": np.zeros((3, 2))}, "float32"),

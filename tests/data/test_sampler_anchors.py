@@ -17,10 +17,11 @@ from counterpoint.data.anchors import Anchors, AnchorTable, NearNegatives
 from counterpoint.data.cache import cached
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
-from counterpoint.data.store import EpisodeStore, MemoryStore, OutputPool, read_episode
+from counterpoint.data.store import EpisodeStore, MemoryStore, OutputPool
 from counterpoint.data.views import MultiTaskStore, SubsetStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
+from tests.data.reading import read_episode
 from tests.data.sampling import sampler
 from tests.data.test_sampler import same
 

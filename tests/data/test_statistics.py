@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from counterpoint.data.statistics import Statistics, action_statistics
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.data.views import MultiTaskStore, SubsetStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
+from tests.data.reading import read_episode
 
 ARM, WALKER = numbered_store([9, 12, 8], action_dim=2), numbered_store([30, 7], action_dim=4)
 

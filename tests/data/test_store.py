@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.data.store import Cameras, EpisodeStore, MemoryStore, camera_images, camera_names, read_episode
+from counterpoint.data.store import Cameras, EpisodeStore, MemoryStore, camera_images, camera_names
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
 from tests.data.numbered import numbered_store
+from tests.data.reading import read_episode
 from tests.policies.two_cameras import OUTER, WRIST, record_pairs
 
 

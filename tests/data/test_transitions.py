@@ -125,6 +125,12 @@ def test_every_transition_and_state_is_reached_and_no_other(lengths: list[int], 
     assert len(draws) == sum(lengths)
 
 
+def test_the_next_state_follows_its_transition() -> None:
+    draws, _ = table(LENGTHS).draw(256, seed=0, step=0, wanted=())
+    assert (draws["next"].episode == draws["transition"].episode).all()
+    assert (draws["next"].steps == draws["transition"].steps + 1).all()
+
+
 def test_states_are_uniform() -> None:
     episode, step = table(LENGTHS).states(DRAWS, np.random.default_rng(1))
     first = np.cumsum([0, *(T + 1 for T in LENGTHS)])

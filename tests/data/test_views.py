@@ -11,7 +11,7 @@ from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.cache import cached
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
-from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
+from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.data.views import (
     MultiTaskStore,
     StateStore,
@@ -23,6 +23,7 @@ from counterpoint.data.views import (
 )
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
+from tests.data.reading import read_episode
 from tests.data.sampling import sampler
 from tests.data.test_sampler import same
 

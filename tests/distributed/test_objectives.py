@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ def _objective(name: str) -> Objective:
     return clip_objective(name) if name in CLIPS else step_objective(name)
 
 
+FAMILIES = ("decisionnce_t", "actol", "r3m", "premier_taco", "smart")
+"""Objectives whose batches, gathers and exports differ, with all of which the quick tests run."""
+
+
+def _marks(name: str, way: str) -> list[pytest.MarkDecorator]:
+    return [] if name in FAMILIES and way in ("plain", "both") else [pytest.mark.slow]
+
+
+CASES = [pytest.param(name, way, marks=_marks(name, way)) for name in (*CLIPS, *STEPS) for way in WAYS]
+
+
 def _update(name: str, rank: int = 0, world: int = 1, **memory: Any) -> dict[str, Tensor]:
     """The gradients of an update, its numbers, and the parameters after a second one."""
     objective = _objective(name)
@@ -51,24 +64,30 @@ def _update(name: str, rank: int = 0, world: int = 1, **memory: Any) -> dict[str
     return found | {f"exported/{key}": value.clone() for key, value in exported.items()}
 
 
-def _work(number: int, world: int, folder: Path) -> None:
-    for way, memory in WAYS.items():
-        for name in (*CLIPS, *STEPS):
-            found = {key: value.contiguous() for key, value in _update(name, number, world, **memory).items()}
-            save_file(found, folder / f"{way}-{name}-{number}.safetensors")
+def _work(cases: Sequence[tuple[str, str]], number: int, world: int, folder: Path) -> None:
+    for name, way in cases:
+        found = {key: value.contiguous() for key, value in _update(name, number, world, **WAYS[way]).items()}
+        save_file(found, folder / f"{way}-{name}-{number}.safetensors")
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One group of processes, which runs the cases of all tests that were selected."""
+    chosen = [item.callspec.params for item in request.session.items if item.path == request.path]  # type: ignore[attr-defined]
+    cases = sorted({(own["name"], own["way"]) for own in chosen if own["folder"] == request.param})
     made = tmp_path_factory.mktemp("objectives")
-    run_ranks(_work, request.param, made)
+    run_ranks(partial(_work, cases), request.param, made)
     return made
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [*CLIPS, *STEPS])
+@cache
+def _alone(name: str) -> dict[str, Tensor]:
+    return _update(name)
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
 def test_ranks_train_every_objective_as_one_process_does(name: str, way: str, folder: Path) -> None:
-    expected = _update(name)
+    expected = _alone(name)
     largest = max(float(value.abs().max()) for key, value in expected.items() if key.startswith("gradient/"))
     tolerance = 1e-9 if name in CLIPS else 1e-4  # images of transitions are read in single precision
     ranks = [load_file(path) for path in sorted(folder.glob(f"{way}-{name}-?.safetensors"))]

@@ -20,7 +20,6 @@ pytestmark = [
 ]
 
 NAMES = {job.name: job for job in (*JOBS, *WORKING)}
-QUICK = tuple(NAMES[name] for name in ("train transitions", "studies"))
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +34,9 @@ def unharmed(*outcomes: Outcome) -> None:
     assert not lost, "\n".join(lost)
 
 
-@pytest.mark.parametrize("job", QUICK, ids=lambda job: job.name)
-def test_kill_9_inside_a_file_operation_loses_nothing(bench: Bench, job: Job) -> None:
-    unharmed(bench.kill(job, random.Random(1), inside=True))
+@pytest.mark.parametrize("name", ["train transitions", pytest.param("studies", marks=pytest.mark.slow)])
+def test_kill_9_inside_a_file_operation_loses_nothing(bench: Bench, name: str) -> None:
+    unharmed(bench.kill(NAMES[name], random.Random(1), inside=True))
 
 
 def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(bench: Bench) -> None:
@@ -47,7 +46,7 @@ def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(bench
     unharmed(*outcomes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=str)
 def test_a_signal_is_one_message_and_the_run_goes_on(bench: Bench, number: signal.Signals) -> None:
     unharmed(bench.stop(NAMES["train transitions"], random.Random(2), number=number, inside=True))
 

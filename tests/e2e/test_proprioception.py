@@ -19,7 +19,6 @@ from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.report import write_report
-from counterpoint.evaluation.reward_eval import SEGMENTS
 from counterpoint.evaluation.view import Viewer
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.writer import LeRobotWriter
@@ -27,7 +26,7 @@ from counterpoint.formats.video import encode_video
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import label
-from counterpoint.rewards.model import STATE, observed, states_of
+from counterpoint.rewards.model import STATE, observed, states_of, transition_score
 from counterpoint.training.train import train
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words
@@ -82,11 +81,11 @@ def accuracy(run: Path) -> float:
     encoder = DualEncoder.from_pretrained(run / "model")
     unseen = MemoryStore([episode(1000 + number) for number in range(40)])
     videos = embed_store(encoder, unseen, instructions=INSTRUCTIONS)
-    scores = SEGMENTS["transition"](videos.frames_at(0), videos.frames_at(-1), videos.text)
+    scores = transition_score(videos.frames_at(0), videos.frames_at(-1), videos.text)
     return float((scores.argmax(1) == videos.own).mean())
 
 
-@pytest.mark.parametrize("tower", [{}, FROZEN], ids=["trained", "frozen"])
+@pytest.mark.parametrize("tower", [pytest.param({}, marks=pytest.mark.slow), FROZEN], ids=["trained", "frozen"])
 def test_what_only_the_state_tells_is_learned_from_it(tower: dict[str, Any], tmp_path: Path) -> None:
     assert accuracy(trained(store(), tmp_path / "with", tower | {"data.state": True})) > 0.9
     assert accuracy(trained(store(), tmp_path / "without", tower)) < 0.5
@@ -103,7 +102,14 @@ def test_the_statistics_are_those_of_the_training_episodes(tmp_path: Path) -> No
     np.testing.assert_allclose(statistics.deviation, seen.astype(np.float64).std(0))
 
 
-@pytest.mark.parametrize("name", [name for name in objective_names(ClipObjective) if name != "directed_actol"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("decisionnce_t", "vip") else pytest.mark.slow)
+        for name in objective_names(ClipObjective)
+        if name != "directed_actol"
+    ],
+)
 def test_every_objective_on_clips_reads_it(name: str, tmp_path: Path) -> None:
     recipe = f"{'clip' if name == 'clip_goal' else name}-videos"
     run = trained(store(8), tmp_path / "run", FROZEN | {"data.state": True, "train.steps": 2}, recipe)
@@ -160,7 +166,7 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "data")
 
 
-@pytest.mark.parametrize("tower", [{}, FROZEN], ids=["trained", "frozen"])
+@pytest.mark.parametrize("tower", [pytest.param({}, marks=pytest.mark.slow), FROZEN], ids=["trained", "frozen"])
 def test_labels_and_rewards_read_the_state_of_the_data(tower: dict[str, Any], data: Path, tmp_path: Path) -> None:
     settings = {"train.steps": 20, "data.state": True, "data.cameras": ("front", "wrist")}
     run = trained(data, tmp_path / "run", tower | settings)

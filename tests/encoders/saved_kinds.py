@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,18 @@ from counterpoint.data.episode import Spaces
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.folder import digests_of, seal
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
 from tests.policies.demos import demonstrations
 from tests.policies.small_diffusion import FRAME, P
 from tests.policies.small_diffusion import policy as diffusion_policy
+
+
+def write_digests(folder: Path) -> None:
+    """Let a model's digests be those of the files that are there now."""
+    seal(folder, digests_of(folder))
 
 
 def made() -> dict[str, tuple[Any, dict[str, Any]]]:

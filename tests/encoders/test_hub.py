@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 
 from counterpoint.encoders import DualEncoder, EncoderConfig
-from counterpoint.encoders.hub import load, write_digests
+from counterpoint.encoders.hub import further_weights, load
 from counterpoint.errors import BadInputError
 from counterpoint.provenance import provenance
-from tests.encoders.saved_kinds import made
+from tests.encoders.saved_kinds import made, write_digests
 
 CONFIG = EncoderConfig(image_size=32, embed_dim=16, mean=(0.1, 0.2, 0.3))
 FRAMES = torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -46,11 +46,12 @@ def test_a_saved_encoder_comes_back_bit_for_bit(encoder: DualEncoder, folder: Pa
 def test_the_folder_is_laid_out_for_the_hub(encoder: DualEncoder, folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
+        "SHA256SUMS",
         "config.json",
-        "digests.json",
         "model.safetensors",
     ]
     assert json.loads((folder / "config.json").read_text()) == {
+        "format": 3,
         "kind": "dual_encoder",
         "config": encoder.config.model_dump(mode="json"),
     }
@@ -105,7 +106,7 @@ def test_a_hub_id_is_fetched_file_by_file(folder: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", download)
     encoder = DualEncoder.from_pretrained("someone/demo", revision="v1")
-    assert set(asked) == {("someone/demo", name, "v1") for name in ("config.json", "digests.json", "model.safetensors")}
+    assert set(asked) == {("someone/demo", name, "v1") for name in ("config.json", "SHA256SUMS", "model.safetensors")}
     assert torch.equal(load("someone/demo", revision="v1").encode_image(FRAMES), encoder.encode_image(FRAMES))
     assert encoder.embed_dim == 16
 
@@ -161,10 +162,10 @@ def test_missing_weights_pass_only_when_asked(folder: Path, encoder: DualEncoder
     [
         ('{"image": ', "no model's configuration"),
         ("[]", "no model's configuration"),
-        ('{"kind": "oracle", "config": {}}', "kind 'oracle'"),
-        ('{"kind": "agent", "config": {}}', "kind 'agent'; expected 'dual_encoder'"),
-        ('{"kind": "dual_encoder", "config": {"pooling": "mean"}}', "unknown key 'pooling'"),
-        ('{"kind": "dual_encoder", "config": {"image": "vit"}}', "image = 'vit'"),
+        ('{"format": 3, "kind": "oracle", "config": {}}', "kind 'oracle'"),
+        ('{"format": 3, "kind": "agent", "config": {}}', "kind 'agent'; expected 'dual_encoder'"),
+        ('{"format": 3, "kind": "dual_encoder", "config": {"pooling": "mean"}}', "unknown key 'pooling'"),
+        ('{"format": 3, "kind": "dual_encoder", "config": {"image": "vit"}}', "image = 'vit'"),
     ],
 )
 def test_a_bad_configuration_is_named(folder: Path, text: str, found: str) -> None:
@@ -180,15 +181,59 @@ def test_one_flipped_bit_is_named(folder: Path, name: str, open_it: Callable[[Pa
     damaged = bytearray((folder / name).read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (folder / name).write_bytes(damaged)
-    with pytest.raises(BadInputError, match=rf"{name}: found sha256 \w+; expected \w+, as in digests\.json"):
+    with pytest.raises(BadInputError, match=rf"{name}: found sha256 \w+; expected \w+, as in SHA256SUMS"):
         open_it(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "digests.json"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "SHA256SUMS"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(BadInputError, match=f"{name}: found no such file"):
         DualEncoder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("open_it", [DualEncoder.from_pretrained, load])
+def test_a_model_of_0_1_is_refused_with_what_to_do(folder: Path, open_it: Callable[[Path], object]) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["format"]
+    (folder / "config.json").write_text(json.dumps(config))
+    hint = r"make it again with this version, or use it with the one that wrote it: 0\.1"
+    message = rf"config\.json: found a model of no format, of another version; expected format 3\. Hint: {hint}"
+    write_digests(folder)
+    with pytest.raises(BadInputError, match=message):
+        open_it(folder)
+    (folder / "SHA256SUMS").rename(folder / "digests.json")
+    with pytest.raises(BadInputError, match=message):
+        open_it(folder)
+
+
+def test_a_model_of_0_1_on_the_hub_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "config.json").write_text('{"kind": "dual_encoder", "config": {}}')
+
+    def download(repo_id: str, filename: str, **_: Any) -> str:
+        if filename == "SHA256SUMS":
+            raise EntryNotFoundError("no such file")
+        return str(folder / filename)
+
+    monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", download)
+    with pytest.raises(BadInputError, match="a model of no format, of another version"):
+        load("someone/demo")
+
+
+def test_weights_saved_beside_a_model_are_under_its_digests(encoder: DualEncoder, tmp_path: Path) -> None:
+    folder = encoder.save_pretrained(tmp_path / "saved", further={"head": torch.nn.Linear(2, 3)})
+    found = further_weights(folder, "head")
+    assert found is not None
+    assert {name: value.shape for name, value in found[1].items()} == {"weight": (3, 2), "bias": (3,)}
+    assert further_weights(folder, "other") is None
+    damaged = bytearray((folder / "head.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (folder / "head.safetensors").write_bytes(damaged)
+    with pytest.raises(BadInputError, match=r"head\.safetensors: found sha256"):
+        further_weights(folder, "head")
+    (folder / "head.safetensors").unlink()
+    with pytest.raises(BadInputError, match=r"head\.safetensors: found no such file"):
+        further_weights(folder, "head")
 
 
 def test_an_unknown_option_is_an_error(folder: Path) -> None:

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.observation_networks import DrQConvNet, FilmResNet18
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError
+from tests.encoders.saved_kinds import write_digests
 
 DRQ = ObservationConfig(size=24, stack=2, embed_dim=10, width=8)
 RESNET = ObservationConfig(kind="resnet18", size=32, stack=2, embed_dim=12)
@@ -230,7 +230,7 @@ def test_a_saved_encoder_comes_back_bit_for_bit(config: ObservationConfig, tmp_p
         encoder.centre_on(frames(20, config)[:, : config.cameras].squeeze(1))
     encoder.save_pretrained(tmp_path / "model")
     names = sorted(path.name for path in (tmp_path / "model").iterdir())
-    assert names == ["README.md", "config.json", "digests.json", "model.safetensors"]
+    assert names == ["README.md", "SHA256SUMS", "config.json", "model.safetensors"]
     for source in (tmp_path / "model", tmp_path):  # the folder itself, and a run that holds it
         twin = ObservationEncoder.from_pretrained(source)
         assert not twin.training

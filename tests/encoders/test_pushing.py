@@ -41,14 +41,12 @@ import torch
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import push
-from counterpoint.encoders.weights import write_weights
 from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.model import LANGUAGE_REWARD
 
 encoder = DualEncoder(EncoderConfig(image_size=32, embed_dim=16, reward_form="language"))
-folder = encoder.save_pretrained("model")
-write_weights(LanguageReward(16, 16, 8).state_dict(), folder / LANGUAGE_REWARD)
+folder = encoder.save_pretrained("model", further={LANGUAGE_REWARD: LanguageReward(16, 16, 8)})
 push(folder, "someone/r3m")
 images = torch.zeros(2, 32, 32, 3, dtype=torch.uint8).numpy()
 here, there = (RewardModel.from_pretrained(source).reward(images, "open") for source in (folder, "someone/r3m"))
@@ -83,7 +81,7 @@ def test_every_kind_is_uploaded_and_comes_back_bit_for_bit(hub: HubDouble, tmp_p
     ]
     for kind in KINDS:
         files = hub.repos[f"someone/{kind}"]
-        assert set(files) >= {"config.json", "model.safetensors", "digests.json", "README.md"}
+        assert set(files) >= {"config.json", "model.safetensors", "SHA256SUMS", "README.md"}
         assert hub.private[f"someone/{kind}"]
         card = ModelCard(files["README.md"].decode())
         assert card.data["license"] == "mit"

@@ -76,9 +76,13 @@ def test_not_looking_changes_nothing_but_the_images(env: CameraEnv) -> None:
 
 @pytest.mark.sim
 @pytest.mark.parametrize(
-    ("name", "cameras"), [("metaworld/drawer-open", ("corner2", "gripperPOV")), ("dmc/walker-walk", ("back", "side"))]
+    ("name", "cameras", "render"),
+    [
+        ("metaworld/drawer-open", ("corner2", "gripperPOV"), 64),
+        pytest.param("metaworld/drawer-open", ("corner2", "gripperPOV"), None, marks=pytest.mark.slow),
+        ("dmc/walker-walk", ("back", "side"), None),
+    ],
 )
-@pytest.mark.parametrize("render", [None, 64])
 def test_several_cameras_keep_the_order_given(name: str, cameras: tuple[str, ...], render: int | None) -> None:
     pytest.importorskip("dm_control" if name.startswith("dmc") else "metaworld")
     rendered = []

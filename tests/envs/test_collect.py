@@ -24,7 +24,7 @@ from counterpoint.envs.collect import episode_seed, plan_jobs, slots, split_rang
 from counterpoint.envs.metaworld import collect
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
-from counterpoint.envs.recording import Recording, first_difference
+from counterpoint.envs.recording import Recording
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 
@@ -69,7 +69,7 @@ def test_seeds_stay_when_more_is_asked_for() -> None:
         for attempt in range(2)
     }
     assert len(seeds) == 2 * 3 * 20 * 2
-    assert episode_seed(0, "drawer-open-v3", "val", 2) == 123419013
+    assert episode_seed(0, "drawer-open-v3", "val", 2) == 2302215871
     assert episode_seed(1, "drawer-open-v3", "val", 2) != episode_seed(0, "drawer-open-v3", "val", 2)
 
 
@@ -79,14 +79,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="choose another --out"):
         collect_metaworld(config(tmp_path / "set"))
     assert (tmp_path / "set" / "thesis.tex").exists()
-
-
-def test_the_first_difference_names_its_key() -> None:
-    then = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.0"}}
-    assert first_difference(then, then) is None
-    now = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.1"}}
-    assert first_difference(then, now) == ("versions.mujoco", "3.3.0", "3.3.1")
-    assert first_difference({**then, "old": 1}, then) == ("old", 1, None)
 
 
 @pytest.mark.sim
@@ -128,6 +120,117 @@ def test_failed_episodes_are_kept_unless_told_otherwise(
     assert told["dropped"] == 2
     assert told["episodes"]["seed"][0] == episode_seed(0, "reach-v3", "train", 0, attempt=2)
     assert "2 failed ones dropped" in capfd.readouterr().err
+
+
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds that were recorded, by a stub whose episodes are a function of their seed."""
+    recorded: list[int] = []
+
+    def record(_: Any, __: Any, seed: int, **___: Any) -> Recording:
+        recorded.append(seed)
+        rng = np.random.default_rng(seed)
+        length = int(rng.integers(3, 9))
+        frames = {"corner2": rng.integers(0, 256, (length, 32, 32, 3), dtype=np.uint8)}
+        rows = rng.normal(size=(length, 4)).astype(np.float32)
+        return Recording(rows, rows + 1, rows[:, 0], True, frames)
+
+    env = Mock(action_dim=4, state_dim=4, environment_dim=0, describe_rendering=lambda: {"canary": "made"})
+    monkeypatch.setattr(collection, "record", record)
+    monkeypatch.setattr(collect, "MetaWorldEnv", lambda *_, **__: env)
+    return recorded
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, recorded: list[int], count: int) -> None:
+    """Interrupt the collection before the next episode after `count` is kept."""
+    staged = collection.Staging.add
+
+    def add(*arguments: Any, **more: Any) -> None:
+        if len(recorded) > count:
+            raise KeyboardInterrupt
+        staged(*arguments, **more)
+
+    monkeypatch.setattr(collection.Staging, "add", add)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_more_episodes_extend_a_data_set_and_record_only_what_is_new(
+    tmp_path: Path, numbered: list[int], capfd: pytest.CaptureFixture[str], lossless: bool
+) -> None:
+    """What comes out is, byte for byte, what the larger recording would have been."""
+    smaller, larger = {"episodes": 2, "val_episodes": 1}, {"episodes": 3, "val_episodes": 2}
+    out = collect_metaworld(config(tmp_path / "set", lossless=lossless, **smaller))
+    before = len(numbered)
+    assert before == 2 * 3
+    assert collect_metaworld(config(tmp_path / "set", lossless=lossless, **larger)) == out
+    assert len(numbered) - before == 2 * 5 - before
+    assert "10/10 episodes" in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
+    whole = collect_metaworld(config(tmp_path / "whole", lossless=lossless, **larger))
+    assert content(out) == content(whole)
+    with pytest.raises(BadInputError, match="more episodes of the same settings extend it"):
+        collect_metaworld(config(tmp_path / "set", lossless=lossless, **smaller))
+    with pytest.raises(BadInputError, match=r"config\.noise = 0"):
+        collect_metaworld(config(tmp_path / "set", lossless=lossless, noise=0.5, **larger))
+
+
+@pytest.mark.parametrize("stop", ["record", "assemble", "rename"])
+def test_an_extension_that_was_interrupted_continues(
+    tmp_path: Path, numbered: list[int], monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    smaller, larger = {"episodes": 1, "val_episodes": 0}, {"episodes": 3, "val_episodes": 0}
+    out = collect_metaworld(config(tmp_path / "set", **smaller))
+    whole = content(collect_metaworld(config(tmp_path / "whole", **larger)))
+    numbered.clear()
+    with monkeypatch.context() as broken:
+        rename = Path.rename
+
+        def refuse(path: Path, target: Path) -> Path:
+            if path.name == "dataset" and target == out:
+                raise KeyboardInterrupt
+            return rename(path, target)
+
+        def interrupt(*_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+        if stop == "record":
+            staged = collection.Staging.add
+            broken.setattr(
+                collection.Staging, "add", lambda *a, **k: interrupt() if len(numbered) > 2 else staged(*a, **k)
+            )
+        elif stop == "assemble":
+            broken.setattr(collect._MetaWorldCollection, "assemble", interrupt)
+        else:
+            broken.setattr(Path, "rename", refuse)
+        with pytest.raises(KeyboardInterrupt):
+            collect_metaworld(config(tmp_path / "set", **larger))
+    assert out.exists() == (stop != "rename")
+    collect_metaworld(config(tmp_path / "set", **larger))
+    assert content(out) == whole
+    assert len(numbered) == (5 if stop == "record" else 4)
+    assert not (tmp_path / "set.partial").exists()
+
+
+def test_resuming_counts_the_same_episodes_on_both_sides(
+    tmp_path: Path, numbered: list[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wanted = config(tmp_path / "set", episodes=4, val_episodes=0, tasks=("reach",))
+    with monkeypatch.context() as broken:
+        stop_after(broken, numbered, 2)
+        with pytest.raises(KeyboardInterrupt):
+            collect_metaworld(wanted)
+    capfd.readouterr()
+    collect_metaworld(wanted)
+    shown = capfd.readouterr().err
+    assert "Collecting: 4/4 episodes" in shown
+    assert "4 of 4 solved" in shown
+    assert "dropped" not in shown
+    assert "simulator" not in shown
+    assert collection.summary(tmp_path / "set") == "4 episodes"
 
 
 def test_a_task_that_is_never_solved_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

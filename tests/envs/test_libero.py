@@ -96,7 +96,7 @@ def test_what_cannot_be_made(made: list[MadeLiberoEnv], name: str, camera: str |
 
 def test_without_libero_and_without_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libero", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[libero\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[libero\]'"):
         make_env("libero/libero_10/0")
 
     def asks(name: str) -> Any:

@@ -24,7 +24,7 @@ def test_a_damaged_episode_is_one_message(staging: Staging, name: str) -> None:
     assert len(staging.episode(0, "", 10.0)) == 3
     path = staging.folder / "000000" / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(BadInputError, match=r"000000: found a damaged episode .*remove its folder"):
+    with pytest.raises(BadInputError, match=rf"000000/{name}: found sha256 .*remove its folder"):
         staging.episode(0, "", 10.0)
 
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_made(tmp_path: Path, made: list[MadeEnv]) -> None:
 
 def test_without_robosuite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "robosuite", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[robosuite\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[robosuite\]'"):
         make_env("robomimic/Lift")
 
 

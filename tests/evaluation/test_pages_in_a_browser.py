@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.evaluation.compare import compare, write_comparison
+from counterpoint.evaluation.compare import write_comparison
+from counterpoint.evaluation.comparison import compare
 from counterpoint.evaluation.report import write_report
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
@@ -90,7 +91,7 @@ def test_every_frame_is_shown_for_its_time(browser: Browser, curve_page: Path) -
     assert browser.complaints == []
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_report_opens_without_complaint_and_fits_the_screen(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phone: bool
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_report_opens_without_complaint_and_fits_the_screen(
     assert browser.run(loaded)
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_comparison_opens_without_complaint_and_fits_the_screen(
     browser: Browser, tmp_path: Path, phone: bool
 ) -> None:

@@ -15,6 +15,7 @@ from counterpoint.envs.kitchen.dynamics import KitchenDynamics
 from counterpoint.envs.kitchen.env import TASKS, KitchenEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.plan import PlanConfig, distance_reward, language_reward, opening_actions, plan
+from counterpoint.evaluation.rollout import with_interval
 from counterpoint.objectives.r3m import LanguageReward as R3MReward
 from counterpoint.rewards.model import RewardModel
 
@@ -75,7 +76,9 @@ def test_the_sum_of_step_rewards_is_that_of_the_plan_s_end(form: RewardForm) -> 
         assert ends[number] - curve[0] == pytest.approx(sum(steps), abs=1e-5)
 
 
-def test_an_episode_is_planned_and_written(tmp_path: Path, model: RewardModel) -> None:
+def test_an_episode_is_planned_and_written(
+    tmp_path: Path, model: RewardModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     model.encoder.save_pretrained(tmp_path / "model")  # type: ignore[attr-defined]
     for reward in ("distance", "constant", str(tmp_path / "model")):
         config = PlanConfig(env="kitchen/light_on@right", reward=reward, **SMALL)
@@ -83,7 +86,10 @@ def test_an_episode_is_planned_and_written(tmp_path: Path, model: RewardModel) -
         read = json.loads((tmp_path / "plan.json").read_text())
         assert read["episodes"] == found["episodes"]
         assert found["episodes"][0]["planned"] == 3 * sum(range(1, 11))
-        assert plan(config)["episodes"][0]["progress"] == found["episodes"][0]["progress"]
+        progress, success = (with_interval(found[key]) for key in ("progress", "success"))
+        assert f"plan.json: progress {progress}, success {success}, " in capsys.readouterr().out
+        assert plan(config, tmp_path / "2.json")["episodes"][0]["progress"] == found["episodes"][0]["progress"]
+        (tmp_path / "2.json").unlink()
         more = plan(config.model_copy(update={"episodes": 2}), tmp_path / "plan.json")["episodes"]
         assert (more[0], len(more)) == (found["episodes"][0], 2)
         with pytest.raises(BadInputError, match="other settings"):
@@ -120,6 +126,6 @@ def test_the_opening_brings_the_hand_near_and_does_not_solve_the_task(name: str)
         ({"prefix": 50}, "fewer than the episode's 50"),
     ],
 )
-def test_bad_input_is_refused_before_planning(changes: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused_before_planning(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=message):
-        plan(PlanConfig(**(SMALL | changes)))
+        plan(PlanConfig(**(SMALL | changes)), tmp_path / "plan.json")

@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from counterpoint.errors import BadInputError
-from counterpoint.evaluation.report import open_held_out, write_report
-from counterpoint.evaluation.reward_eval import Evaluation
+from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.evaluation.compare import compare_command
+from counterpoint.evaluation.comparison import Comparison
+from counterpoint.evaluation.report import write_report
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data, write_run
+
+COMPARISON = [field.name for field in fields(Comparison)]
 
 
 @pytest.fixture(scope="module")
@@ -65,33 +69,56 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     assert next(iter(report)) == "verdict"
     assert report["verdict"].startswith(("No better than chance", "Worse than chance"))
     assert re.search(r'class="lede"><b>(No better|Worse) than chance', text)
-    assert report["held_out"] == "the split val"
-    assert report["evaluation"]["estimates"]["accuracy_linear_last_frame"]["n"] == 8
-    assert "a linear classifier of the last frame" in text
-    assert report["split"] == "val"
-    assert report["episodes_the_run_was_trained_on"] is False
-    assert report["provenance"]["packages"]["torch"]
-    evaluation = Evaluation.from_json(json.dumps(report["evaluation"]))
-    assert evaluation.videos == 8
-    assert evaluation.form == "transition"
-    assert all(estimate.n > 0 for estimate in evaluation.estimates.values())
+    assert report["about"]["held_out"] == "the split val"
+    rows = {row["name"]: row["inputs"] for row in report["rows"]}
+    assert rows["linear, last frame"]["as recorded"]["accuracy"]["n"] == 8
+    assert "Linear rows are classifiers of one frame" in text
+    assert set(rows) == {
+        *("run", "ramp", "constant", "random weights", "read as potential", "read as similarity"),
+        *("linear, first frame", "linear, middle frame", "linear, last frame"),
+    }
+    assert report["about"]["split"] == "val"
+    assert report["about"]["episodes_the_run_was_trained_on"] is False
+    assert report["about"]["provenance"]["packages"]["torch"]
+    comparison = Comparison.from_json(json.dumps({key: report[key] for key in COMPARISON}))
+    assert comparison.videos == 8
+    assert comparison.about["form"] == "transition"
+    for numbers in [*comparison.rows[0].inputs.values(), comparison.rows[0].over_seeds]:
+        assert all(estimate.n > 0 for estimate in numbers.values())
+    assert {"random segments", "short segments", "wrong text", "as recorded"} <= set(comparison.rows[0].inputs)
+    assert set(report["space"]) == {"as recorded", "shuffled", "mean taken away"}
+    assert all(number["n"] == 8 for numbers in report["space"].values() for number in numbers.values())
+
+
+def test_a_report_is_a_comparison_of_one_reward(run: Path, data: Path, tmp_path: Path) -> None:
+    """The same numbers with the same intervals, whichever command is asked."""
+    write_report(run)
+    compare_command({"run": [str(run)]}, data, tmp_path / "out")
+    report, compared = (json.loads(path.read_text()) for path in (run / "report.json", tmp_path / "out/compare.json"))
+    theirs = {row["name"]: row for row in report["rows"]}
+    assert [row["name"] for row in compared["rows"]] == [name for name in theirs if not name.startswith("read as")]
+    for row in compared["rows"]:
+        assert row["verdict"] == theirs[row["name"]]["verdict"]
+        assert row["inputs"].items() <= theirs[row["name"]]["inputs"].items()
+        assert row["heatmaps"] == theirs[row["name"]]["heatmaps"][:1]
+    assert compared["chance"] == report["chance"]
 
 
 def test_reporting_twice_says_the_same(run: Path) -> None:
     write_report(run)
-    before = json.loads((run / "report.json").read_text())["evaluation"]
+    before = json.loads((run / "report.json").read_text())["rows"]
     write_report(run)
-    assert json.loads((run / "report.json").read_text())["evaluation"] == before
+    assert json.loads((run / "report.json").read_text())["rows"] == before
 
 
 def test_training_episodes_are_owned_up_to(run: Path) -> None:
     text = write_report(run, split="train").read_text()
     assert "trained on these very episodes" in text
-    assert json.loads((run / "report.json").read_text())["episodes_the_run_was_trained_on"] is True
+    assert json.loads((run / "report.json").read_text())["about"]["episodes_the_run_was_trained_on"] is True
 
 
-def test_one_instruction_alone_is_sent_to_the_command_that_measures_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_one_instruction_alone_leaves_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick_words(monkeypatch)
     writer = LeRobotWriter(
@@ -101,8 +128,12 @@ def test_one_instruction_alone_is_sent_to_the_command_that_measures_progress(
         writer.add_episode(episode(INSTRUCTIONS[0], 10, seed=number, size=64))
     writer.finalize({"train": "0:2", "val": "2:4"})
     run = write_run(tmp_path / "run", tmp_path / "one")
-    with pytest.raises(BadInputError, match=r"one instruction.*counterpoint compare"):
-        write_report(run)
+    page = write_report(run).read_text()
+    report = json.loads((run / "report.json").read_text())
+    assert "accuracy" not in report["rows"][0]["inputs"]["as recorded"]
+    assert report["verdict"] in capsys.readouterr().out
+    assert "There is one instruction, so nothing was told apart" in page
+    assert "taken for which" not in page
 
 
 def test_a_run_without_a_log_has_a_report_without_curves(run: Path) -> None:
@@ -122,7 +153,7 @@ def test_data_moved_elsewhere_must_be_named(run: Path, data: Path, tmp_path: Pat
     (run / "config.json").write_text(json.dumps({**config, "data": gone}))
     with pytest.raises(BadInputError, match="--data"):
         write_report(run)
-    assert "a linear classifier" not in write_report(run, data).read_text()
+    assert "Linear rows" not in write_report(run, data).read_text()
 
 
 @pytest.mark.parametrize(("content", "word"), [("{", "no JSON object"), ("[]", "list"), (None, "no such")])
@@ -134,46 +165,37 @@ def test_a_run_with_a_bad_configuration_is_refused(run: Path, content: str | Non
         write_report(run)
 
 
-@pytest.mark.parametrize("section", [None, {}, {"path": "x"}, {"size": 32}])
-def test_a_configuration_without_data_is_refused(section: object) -> None:
+@pytest.mark.parametrize("section", [None, {}, {"size": 32}])
+def test_a_configuration_without_data_is_refused(run: Path, section: object) -> None:
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "data": section}))
     with pytest.raises(BadInputError, match=r"data\.path"):
-        open_held_out({"data": section}, Path("config.json"), None, None, most=9, seed=0)
+        write_report(run)
 
 
-def test_held_out_episodes_are_those_of_the_split(data: Path, tmp_path: Path) -> None:
-    config = {"data": {"path": str(data), "size": 32, "cache": str(tmp_path)}}
-    store, source, about = open_held_out(config, tmp_path, None, None, most=100, seed=0)
-    assert about == {
-        "data": str(data),
-        "split": "val",
-        "held_out": "the split val",
-        "episodes_the_run_was_trained_on": False,
-        "episodes_left_out": 0,
-        "episodes_drawn_from": 8,
-    }
-    assert store.frames(0, np.array([0])).shape == (1, 32, 32, 3)
-    assert source.frames(0, np.array([0])).shape == (1, 64, 64, 3)
-    store, source, about = open_held_out(config, tmp_path, None, None, most=3, seed=0)
-    assert (len(store.episodes), len(source.episodes), about["episodes_drawn_from"]) == (3, 3, 8)
-    with pytest.raises(BadInputError, match="elsewhere"):
-        open_held_out(config, tmp_path, None, "elsewhere", most=3, seed=0)
+def test_the_main_numbers_are_printed_and_written_into_the_card(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = run / "model" / "README.md"
+    assert "None stated" in card.read_text()
+    for seed in (0, 1):  # the second report replaces the first one's numbers
+        write_report(run, seed=seed)
+        report = json.loads((run / "report.json").read_text())
+        assert capsys.readouterr().out == report["verdict"] + "\n"
+        found, text = report["results"]["right instruction first"], card.read_text()
+        shown = f"{found['value']:.3f} | {found['low']:.3f} to {found['high']:.3f} | {found['n']} |"
+        assert f"| right instruction first | {shown}" in text
+        assert text.count("| right instruction first |") == 1
+        assert "None stated" not in text
 
 
-def test_episodes_that_training_held_out_are_reported_on_and_named(tmp_path: Path) -> None:
-    data = write_data(tmp_path / "whole", split=False, each=2)
-    section = {"path": str(data), "size": 32, "cache": str(tmp_path / "cache")}
-    _, source, about = open_held_out({"data": section, "held_out": [3, 1]}, tmp_path, None, None, most=9, seed=0)
-    assert len(source.episodes) == 2
-    assert about["held_out"] == "2 of 16 episodes, left out of training by task: 1, 3"
-    assert about["episodes_the_run_was_trained_on"] is False
-    other = {"data": {**section, "path": str(tmp_path)}}  # a run on other data has seen none of these
-    _, source, about = open_held_out(other, tmp_path, data, None, most=99, seed=0)
-    assert (len(source.episodes), about["episodes_the_run_was_trained_on"]) == (16, False)
+def test_missing_extras_are_named_before_any_work(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("jinja2", "sklearn", "matplotlib"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            patch.setattr("counterpoint.evaluation.report.RewardModel.from_pretrained", None)
+            with pytest.raises(MissingExtraError, match=module):
+                write_report(run)
 
 
-def test_data_without_held_out_episodes_is_refused_or_owned_up_to(tmp_path: Path) -> None:
-    data = write_data(tmp_path / "whole", split=False, each=1)
-    config = {"data": {"path": str(data), "size": 32, "cache": str(tmp_path / "cache")}}
-    with pytest.raises(BadInputError, match="--split"):
-        open_held_out(config, tmp_path, None, None, most=9, seed=0)
-    assert open_held_out(config, tmp_path, None, "train", most=9, seed=0)[2]["episodes_the_run_was_trained_on"]
+def test_every_abbreviation_of_a_page_is_spelt_out(run: Path) -> None:
+    text = re.sub(r"<(style|script|abbr|pre)\b.*?</\1>|<[^>]*>", " ", write_report(run).read_text(), flags=re.S)
+    assert not re.findall(r"\b(?:VOC|AUROC|AUPRC|F1|tau-b)\b", text)

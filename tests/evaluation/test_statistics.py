@@ -7,14 +7,16 @@ import pytest
 
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.statistics import (
+    Drawn,
     Estimate,
+    as_share,
+    drawn_mean,
     from_resamples,
     mean_bca,
     mean_percentile,
     mean_where_defined,
+    resample_weights,
     seeds_interval,
-    share_over_tasks,
-    statistic_percentile,
     task_resamples,
     wilson,
 )
@@ -102,7 +104,8 @@ def test_undefined_values_are_left_out_and_counted() -> None:
 
 def test_any_statistic_of_videos() -> None:
     values = np.random.default_rng(0).normal(5.0, 1.0, 30)
-    found = statistic_percentile(lambda drawn: float(np.median(values[drawn])), 30)
+    samples = resample_weights(["a task"] * 30)
+    found = Drawn(np.array([np.median(np.repeat(values, row.astype(int))) for row in samples]), 30).estimate()
     assert found.value == float(np.median(values))
     assert found.low < found.value < found.high
 
@@ -113,6 +116,18 @@ def test_values_that_are_none_are_refused(bad: np.ndarray[tuple[int, ...], np.dt
         mean_percentile(bad)
     with pytest.raises(BadInputError, match="successes"):
         wilson(3, 2)
+
+
+def test_means_are_over_the_videos_on_which_a_number_is_defined() -> None:
+    values, tasks = np.array([1.0, math.nan, 3.0, 5.0]), ["a", "a", "b", "b"]
+    weights = resample_weights(tasks, seed=3)
+    found = drawn_mean(values, weights)
+    assert (weights[0] == 1).all()
+    assert (weights.sum(axis=1) == 4).all()
+    assert (found.values[0], found.n) == (3.0, 3)
+    for row, sample in zip(found.values[1:20], task_resamples(tasks, seed=3), strict=False):
+        assert row == pytest.approx(np.nanmean(values[sample]))
+    assert (found - found).estimate().high == 0.0
 
 
 def test_an_estimate_reads_as_a_line() -> None:
@@ -156,12 +171,15 @@ def test_videos_that_are_hit_or_missed_together_count_as_one() -> None:
     tasks = [task for task in range(6) for _ in range(5)]
     together = np.repeat([True, True, False, False, False, False], 5)
     spread = np.tile([True, False, False], 10)
-    clustered, apart, plain = share_over_tasks(together, tasks), share_over_tasks(spread, tasks), wilson(10, 30)
+    weights, plain = resample_weights(tasks), wilson(10, 30)
+    clustered, apart, every = (
+        as_share(drawn_mean(hits.astype(float), weights).estimate()) for hits in (together, spread, np.ones(30))
+    )
     assert clustered.value == apart.value == plain.value
     assert clustered.high - clustered.low > 1.5 * (plain.high - plain.low)
     assert apart.low <= plain.low
     assert apart.high >= plain.high
-    every = share_over_tasks(np.ones(30, bool), tasks)
     assert every.low == wilson(30, 30).low
     assert every.high == pytest.approx(1.0)
-    assert share_over_tasks(np.array([True]), ["a"]).low == wilson(1, 1).low
+    alone = as_share(drawn_mean(np.ones(1), resample_weights(["a"])).estimate())
+    assert alone.low == wilson(1, 1).low

@@ -222,7 +222,7 @@ def test_bad_uploads_end_in_one_message(server: Server, clip: Path, monkeypatch:
         "/data/9",
         "/data/0?split=exam",
         "/data/0/episodes/12",
-        "/data/0/episodes/4?split=val",
+        "/data/0/episodes/0?split=exam",
         "/data/0/images/12",
         "/data/0/episodes/0?camera=wrist",
         "/videos/0123",
@@ -238,7 +238,7 @@ def test_what_is_not_there_is_one_message(server: Server, path: str) -> None:
 
 def test_a_run_alone_brings_the_data_it_was_trained_on(runs: list[str], data: Path, tmp_path: Path) -> None:
     viewer = Viewer(runs[:1], tmp_path)
-    assert viewer.sets == [data]
+    assert [one.path for one in viewer.sets] == [data]
     assert Viewer([str(data)], tmp_path).runs == {}
 
 
@@ -246,11 +246,58 @@ def test_episodes_that_training_set_aside_are_a_split(runs: list[str], data: Pat
     for run, numbers in zip(runs, ([1, 4, 6], [1, 6, 7], [0, 1, 6]), strict=True):
         file = Path(run) / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"held_out": numbers}))
-    viewer = Viewer(runs, tmp_path)
-    texts = [info.instruction for info in viewer.store(0, "held out").episodes]
-    assert texts == [INSTRUCTIONS[1], INSTRUCTIONS[2]]
+    (one,) = Viewer(runs, tmp_path).sets
+    assert one.numbers("held out") == [1, 6]
+    assert [one.store.episodes[number].instruction for number in (1, 6)] == [INSTRUCTIONS[1], INSTRUCTIONS[2]]
     with pytest.raises(BadInputError, match="held out"):
-        Viewer([str(data)], tmp_path).store(0, "held out")
+        Viewer([str(data)], tmp_path).sets[0].numbers("held out")
+
+
+def test_pages_keep_the_data_set_s_numbers_and_mark_what_was_trained_on(
+    runs: list[str], data: Path, tmp_path: Path
+) -> None:
+    """`counterpoint reward DATA --episodes` means the same episodes."""
+    file = Path(runs[0]) / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"held_out": [1, 4, 6]}))
+    opened = Server([runs[0]], tmp_path / "uploads")
+
+    def cards(query: str) -> list[str]:
+        return re.findall(r'<span class="soft small">(.*?)</span>', opened.ask(f"/data/0?{query}")[1])
+
+    try:
+        page = opened.ask("/data/0?split=train")[1]
+        assert "8 of 12 episodes: 5 trained on, 3 held out" in page
+        assert "<option selected>train</option>" in page
+        assert [about.split(",")[0] for about in cards("split=val")] == [f"episode {at}" for at in range(8, 12)]
+        assert not any("trained" in about or "held" in about for about in cards("split=val"))
+        assert cards("split=held+out") == [
+            "episode 1, 11 frames, success, held out",
+            "episode 4, 14 frames, success, held out",
+            "episode 6, 16 frames, failure, held out",
+        ]
+        assert [about.split(",")[0] for about in cards("split=trained+on")] == [
+            f"episode {at}" for at in (0, 2, 3, 5, 7)
+        ]
+        assert all("trained on" in about for about in cards("split=trained+on"))
+        texts = [info.instruction for info in open_dataset(data).episodes]
+        page = opened.ask("/data/0/episodes/9?split=val")[1]
+        assert f"<h1>{texts[9]}</h1>" in page
+        assert "episode 9, 19 frames, failure" in page
+        assert "/data/0/episodes/8?split=val" in page
+        assert "/data/0/episodes/10?split=val" in page
+        assert "episode 3, 13 frames, failure, trained on" in opened.ask("/data/0/episodes/3")[1]
+    finally:
+        opened.close()
+
+
+def test_an_episode_that_one_of_two_runs_learned_from_is_trained_on(
+    runs: list[str], data: Path, tmp_path: Path
+) -> None:
+    for run, numbers in zip(runs[:2], ([1, 4], [4, 6]), strict=True):
+        file = Path(run) / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"held_out": numbers}))
+    (one,) = Viewer(runs[:2], tmp_path).sets
+    assert one.marks == {"trained on": [0, 1, 2, 3, 5, 6, 7], "held out": [4]}
 
 
 def test_a_run_without_language_is_read_towards_the_last_frame(runs: list[str], data: Path, tmp_path: Path) -> None:
@@ -279,7 +326,7 @@ def test_bad_targets_end_the_command(
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_click_through(server: Server, clip: Path, tmp_path: Path, phone: bool) -> None:
     pytest.importorskip("websocket", reason="websocket-client is not installed")
     (tmp_path / "profile").mkdir()
@@ -329,13 +376,13 @@ def test_a_click_through(server: Server, clip: Path, tmp_path: Path, phone: bool
         browser.type("[name=find]", "blue")
         browser.run("document.querySelector('[name=split]').value = 'val'")
         browser.follow(".filter > button")
-        assert browser.run("document.querySelector('[role=status]').textContent") == "2 of 4 episodes"
+        assert browser.run("document.querySelector('[role=status]').textContent") == "2 of 12 episodes"
         browser.wait("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
         browser.follow(".cards a")
         fits()
-        assert "episode 2 of val" in browser.run("document.querySelector('header').textContent")
+        assert "episode 10," in browser.run("document.querySelector('header').textContent")
         browser.follow("[rel=next]")
-        assert "episode 3 of val" in browser.run("document.querySelector('header').textContent")
+        assert "episode 11," in browser.run("document.querySelector('header').textContent")
         assert browser.run("document.querySelector('[rel=next]')") is None
         browser.run("document.querySelector('.player button').click()")
         browser.wait("document.querySelector('.playing') === null")

@@ -19,9 +19,10 @@ import pytest
 from PIL import Image
 
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import encode_video
+from tests.data.reading import read_episode
 
 
 def real_data(name: str) -> Path:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats.epic import EpicKitchensStore
+from tests.data.reading import read_episode
 from tests.formats.made import EPIC_HEADER, epic_row, smooth_frames, write_epic
 
 SAMPLE = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "epic_kitchens_sample"

@@ -15,10 +15,11 @@ from huggingface_hub import HfFileSystem
 from counterpoint.data.draws import StartGoal
 from counterpoint.data.resize import ResizedStore
 from counterpoint.data.spec import Spec
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise, remote, split_names
 from counterpoint.formats.remote import Part, Stream, absolute, located, opened, read_ranges, url_of
+from tests.data.reading import read_episode
 from tests.data.sampling import sampler
 from tests.formats.made import memory_store, write_epic, write_lerobot, write_videos
 from tests.formats.remote_made import s3_double, upload, write_shards

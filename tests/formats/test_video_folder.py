@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from counterpoint.cli.data.doctor import examine
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats.video import has_uneven_rate, read_frames
 from counterpoint.formats.video_folder import VideoFolderStore
+from tests.data.reading import read_episode
 from tests.formats.made import smooth_frames, write_variable_rate, write_videos
 
 WIDOWX = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "widowx"

@@ -12,10 +12,10 @@ import pytest
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Array
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.zarr_replay import ZarrReplayStore
+from tests.data.reading import read_episode
 
 zarr = pytest.importorskip("zarr", reason="needs the extra `zarr`")
 ENDS = [5, 7, 12]

@@ -15,8 +15,8 @@ from lerobot.configs import video  # noqa: E402  (after importorskip)
 from lerobot.scripts import convert_dataset_v21_to_v30  # noqa: E402
 
 from counterpoint.data.episode import Array, Episode  # noqa: E402
-from counterpoint.data.store import read_episode  # noqa: E402
 from counterpoint.formats.lerobot.reader import LeRobotStore  # noqa: E402
+from tests.data.reading import read_episode  # noqa: E402
 from tests.formats.lerobot.made import FPS, episode, write_v21, write_v30  # noqa: E402
 
 SIZES = {"top": (64, 96), "wrist": (72, 80)}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.data.augment import ResizedCrop
+from counterpoint.data.augment import Noise, ResizedCrop
 from counterpoint.data.draws import SortedFrames
 from counterpoint.data.spec import Spec
 from counterpoint.objectives.actol import (
@@ -58,8 +58,8 @@ def test_single_precision() -> None:
 
 
 def test_makes_nothing_on_another_device() -> None:
-    frames, text, times, valid, sample = (x.to("meta") for x in (*videos(), TIMES, VALID, torch.arange(4)))
-    interval = random_intervals(sample, valid)
+    frames, text, times, valid, uniform = (x.to("meta") for x in (*videos(), TIMES, VALID, torch.rand(4, 2)))
+    interval = random_intervals(uniform, valid)
     for direction in (vlo_loss, directed_vlo_loss):
         assert direction(frames, text, times, temperature=1e-4, valid=valid).is_meta
     assert actol_loss(frames, text, times, valid=valid, interval=interval).is_meta
@@ -115,17 +115,17 @@ def test_objective(kind: type[AcTOL], order: Any, bridge: Any) -> None:
     assert objective.exports() == {"encoder": encoder}
 
 
-def test_random_interval_is_a_function_of_the_sample() -> None:
+def test_random_interval_is_a_function_of_the_batchs_numbers() -> None:
     encoder: Any = Pixels()
     objective = AcTOL(encoder, AcTOLConfig(frames=6, interval="random"))
     frames, text = videos()
-    given = batch()
+    given = batch() | {"interval": torch.rand(len(frames), 2)}
     out = objective.loss(Features({"frames": frames, "text": text}), given)
     expected = brownian_bridge_loss(
-        frames, TIMES, valid=VALID, interval=random_intervals(given["sample"], VALID), form="log_variance"
+        frames, TIMES, valid=VALID, interval=random_intervals(given["interval"], VALID), form="log_variance"
     )
     torch.testing.assert_close(out.metrics["bridge"], expected.detach())
-    later = objective.loss(Features({"frames": frames, "text": text}), given | {"sample": given["sample"] + 100})
+    later = objective.loss(Features({"frames": frames, "text": text}), given | {"interval": 1 - given["interval"]})
     assert later.metrics["bridge"] != out.metrics["bridge"]
 
 
@@ -135,5 +135,7 @@ def test_sampling() -> None:
     assert spec == Spec.clips(SortedFrames(10))
     spec = AcTOL(encoder, AcTOLConfig(frames=4, augment=True, augment_scale=(0.5, 1.0))).sampling()
     assert spec == Spec.clips(SortedFrames(4), transforms={"frames.crop": ResizedCrop(scale=(0.5, 1.0))})
+    spec = AcTOL(encoder, AcTOLConfig(interval="random")).sampling()
+    assert spec == Spec.clips(SortedFrames(10), transforms={"interval": Noise((2,), "uniform")})
     spec = AcTOL(encoder, AcTOLConfig(unique_instructions=True)).sampling()
     assert spec == Spec.clips(SortedFrames(10), per_instruction=True)

@@ -233,8 +233,8 @@ def test_wrong_shapes_are_refused() -> None:
 
 
 def test_random_intervals() -> None:
-    sample = torch.arange(20_000)
-    places = random_intervals(sample, torch.ones(20_000, 6, dtype=torch.bool))
+    uniform = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0))
+    places = random_intervals(uniform, torch.ones(20_000, 6, dtype=torch.bool))
     start, stop = places.unbind(1)
     assert (stop - start >= 2).all()
     assert start.min() == 0
@@ -245,19 +245,25 @@ def test_random_intervals() -> None:
     torch.testing.assert_close(after, torch.full((3,), 1 / 3), atol=0.025, rtol=0)
 
 
-def test_random_intervals_depend_on_the_sample_alone() -> None:
+def test_random_intervals_depend_on_each_videos_numbers_alone() -> None:
     valid = torch.ones(50, 8, dtype=torch.bool)
-    sample = torch.arange(1000, 1050)
-    every = random_intervals(sample, valid)
+    uniform = torch.rand(50, 2)
+    every = random_intervals(uniform, valid)
     order = torch.randperm(50)
-    assert torch.equal(random_intervals(sample[order], valid), every[order])
-    assert torch.equal(random_intervals(sample[7:9], valid[7:9]), every[7:9])
-    assert not torch.equal(random_intervals(sample + 50, valid), every)
+    assert torch.equal(random_intervals(uniform[order], valid), every[order])
+    assert torch.equal(random_intervals(uniform[7:9], valid[7:9]), every[7:9])
+    assert not torch.equal(random_intervals(1 - uniform, valid), every)
+
+
+def test_random_intervals_end_inside_whatever_the_numbers() -> None:
+    greatest = torch.full((1, 2), 1 - 2**-24)  # a product in single precision rounds up to the bound
+    assert random_intervals(greatest, torch.ones(1, 11, dtype=torch.bool)).tolist() == [[8, 10]]
+    assert random_intervals(torch.zeros(1, 2), torch.ones(1, 11, dtype=torch.bool)).tolist() == [[0, 2]]
 
 
 def test_random_intervals_stay_among_valid_frames() -> None:
     valid = torch.tensor([[1, 0, 1, 1, 0, 0], [0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]]).bool()
-    places = random_intervals(torch.arange(3), valid)
+    places = random_intervals(torch.rand(3, 2), valid)
     assert places[0].tolist() == [0, 3]
     assert places[1].tolist() == [1, 4]
     frames, _ = videos(B=3)

@@ -149,7 +149,12 @@ def test_any_objective_on_transitions_can_stand_there() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"icon": ICON}, {"crossway": CrosswayConfig(widths=(16,))}, {"icon": ICON, "diffusion": TRANSFORMER}],
+    [
+        {},
+        pytest.param({"icon": ICON}, marks=pytest.mark.slow),
+        {"crossway": CrosswayConfig(widths=(16,))},
+        {"icon": ICON, "diffusion": TRANSFORMER},
+    ],
 )
 def test_it_learns(changes: dict[str, Any]) -> None:
     objective, batch = made(**changes)

@@ -129,7 +129,7 @@ def test_other_rows_are_other_and_distinct_and_follow_the_samples(B: int, N: int
 
 
 def test_other_rows_of_another_batch_are_another_order() -> None:
-    draws = {tuple(other_rows(torch.arange(32 * k, 32 * (k + 1)), 1)[0].tolist()) for k in range(8)}
+    draws = {tuple(other_rows(torch.rand(32), 1)[0].tolist()) for _ in range(8)}
     assert len(draws) == 8
 
 

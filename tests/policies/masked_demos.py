@@ -8,13 +8,14 @@ import numpy as np
 
 from counterpoint.data.episode import Episode
 from counterpoint.data.robot_masks import mask_camera
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.encoders.observation_networks import ViTConfig
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import TrainConfig
+from tests.data.reading import read_episode
 
 __all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation", "write_masked_demos"]
 

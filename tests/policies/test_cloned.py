@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from counterpoint.encoders.dual import SentenceTower
-from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.base import Policy
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
+from tests.encoders.saved_kinds import write_digests
 from tests.policies.demos import demonstrations, observed, spelled
 
 S, P, A = 2, 3, 2
@@ -135,8 +135,8 @@ def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
     folder = made.save_pretrained(tmp_path / "model")
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
+        "SHA256SUMS",
         "config.json",
-        "digests.json",
         "model.safetensors",
     ]
     for place in (folder, tmp_path):
@@ -161,7 +161,7 @@ def test_loading_what_is_no_policy(tmp_path: Path) -> None:
     write_digests(folder)
     with pytest.raises(BadInputError, match="lacks"):
         ClonedPolicy.from_pretrained(folder)
-    (folder / "config.json").write_text('{"encoder": {"kind": "drq"}}')
+    (folder / "config.json").write_text('{"format": 3, "encoder": {"kind": "drq"}}')
     write_digests(folder)
     with pytest.raises(BadInputError, match="configuration"):
         ClonedPolicy.from_pretrained(folder)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
+from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.policies.demonstrations import Demonstrations
+from tests.data.reading import read_episode
 from tests.policies.demos import demonstrations
 
 

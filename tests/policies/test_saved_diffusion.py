@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.encoders.hub import load, write_digests
+from counterpoint.encoders.hub import load
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.heads import ActionHead, HeadConfig
+from tests.encoders.saved_kinds import write_digests
 from tests.policies.demos import observed
 from tests.policies.small_diffusion import SIZE, A, P, policy, sights
 
@@ -28,8 +29,8 @@ def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
     folder = made.save_pretrained(tmp_path / "model")
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
+        "SHA256SUMS",
         "config.json",
-        "digests.json",
         "model.safetensors",
     ]
     frames, state = sights(5, 2)

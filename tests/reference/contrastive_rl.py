@@ -1,4 +1,4 @@
-"""Contrastive RL's losses and energies, one pair at a time. Differentiable, float64."""
+"""Contrastive RL's NCE and products, one pair at a time. Differentiable, float64."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ def nce(F: Tensor) -> Tensor:
     return total / len(F) ** 2
 
 
-def energy(phi: Tensor, psi: Tensor, name: str) -> Tensor:
-    rows = []
-    for x in phi:
-        for y in psi:
-            apart = sum(((a - b) ** 2 for a, b in zip(x, y, strict=True)), start=torch.zeros(()))
-            inner = sum((a * b for a, b in zip(x, y, strict=True)), start=torch.zeros(()))
-            rows.append({"norm": -((apart + 1e-6) ** 0.5), "l2": -apart, "dot": inner}[name])
+def products(phi: Tensor, psi: Tensor) -> Tensor:
+    rows = [sum((a * b for a, b in zip(x, y, strict=True)), start=torch.zeros(())) for x in phi for y in psi]
     return torch.stack(rows).view(len(phi), len(psi))

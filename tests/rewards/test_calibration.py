@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.training.train import train
+from tests.data.reading import read_episode
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
 
 FORMS: tuple[RewardForm, ...] = ("potential", "transition", "goal")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,14 +16,15 @@ from torch import Tensor
 
 from counterpoint.blocks import Block, Engine
 from counterpoint.cli.data.doctor import examine
+from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.files import lock
+from counterpoint.folder import lock
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
-from counterpoint.rewards.label import Labeller, label
+from counterpoint.rewards.label import Labeller, in_words, label
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.formats.made import write_lerobot, write_videos
@@ -164,7 +166,7 @@ def test_a_killed_call_continues_and_computes_nothing_twice(
 def test_another_process_that_has_just_begun_is_left_alone(data: Path, model: Path, tmp_path: Path) -> None:
     begun = tmp_path / ".out.parquet.parts"
     begun.mkdir()  # its notes are not written yet
-    with lock(begun, "labels"), pytest.raises(BadInputError, match=r"found a run that process \d+ labels"):
+    with lock(begun / ".lock", "labels"), pytest.raises(BadInputError, match=r"found a run that process \d+ labels"):
         label(data, model=model, out=tmp_path / "out.parquet")
     assert begun.exists()
 
@@ -197,6 +199,7 @@ def test_labels_that_are_there_are_replaced_when_asked(data: Path, model: Path, 
     assert path.is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 def test_several_processes_give_the_same_labels_and_goals_need_no_words(data: Path, tmp_path: Path) -> None:
     model = save_model(tmp_path / "goals", data, reward_form="goal")
@@ -262,7 +265,30 @@ def test_any_other_format_is_labelled_into_a_file(
         label(videos, model=model)
     found = columns(label(videos, model=model, out=tmp_path / "labels.parquet"))
     assert found["episode_index"].tolist() == [0] * 12 + [1] * 12 + [2] * 9
-    assert "Nothing changes in episodes 2:" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Nothing changes in episodes 2:" in said
+    solved, ends = found["success"], np.cumsum([12, 12, 9]) - 1
+    assert f"{solved[ends].sum()} of 3 episodes at their end, {solved.sum()} of 33 frames" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"error": 0.08}, "5 held-out episodes: 0.080; of a constant 0.259, of a clock 0.070\n"),
+        ({"error": 0.343}, "0.343; of a constant 0.259, of a clock 0.070 (labels no better than a constant)\n"),
+        ({"measured_on": "training"}, "Mean error of progress on 5 training episodes: "),
+        ({}, "Success from progress 0.500: 1 of 2 episodes at their end, 2 of 5 frames"),
+        ({"success_from": "quantile of successes (uncalibrated)"}, "Success from progress 0.500, uncalibrated: 1 of 2"),
+    ],
+)
+def test_the_end_says_how_good_the_labels_are(changes: dict[str, Any], expected: str) -> None:
+    known = Calibration(
+        form="potential", rewards=(0, 1), progress=(0, 1), success=0.5, success_from="F1 on validation",
+        success_quantile=0.1, centre=(0,), scale=(1,), distance=1, distance_quantile=0.99, measured_on="validation",
+        episodes=9, measured_episodes=5, error=0.1, error_of_a_ramp=0.07, error_of_a_constant=0.259,
+    )  # fmt: skip
+    table = pa.table({"episode_index": [0, 0, 0, 1, 1], "success": [True, False, False, False, True]})
+    assert expected in in_words(table, known.model_copy(update=changes))
 
 
 def test_instructions_may_come_from_the_call_or_a_file(data: Path, model: Path, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.model import embed_frames, embed_text, potential, transition
+from tests.encoders.saved_kinds import write_digests
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, episode
 from tests.evaluation.fake_run import quick_words
 

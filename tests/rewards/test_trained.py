@@ -61,7 +61,7 @@ def test_a_run_is_scored_as_it_was_trained(name: str, form: RewardForm, video: P
     if form == "transition":
         assert column(table)[0] == 0.0
         report = json.loads(write_report(run, split="val").with_suffix(".json").read_text())
-        assert report["evaluation"]["form"] == "transition"
+        assert report["about"]["form"] == "transition"
         other = reward_command([video], INSTRUCTIONS[0], model=run, out=tmp_path / "other", form="potential")
         assert column(other[0])[0] != 0.0
         assert "gain of the cosine of the frame and the instruction" in other[2].read_text()
@@ -79,9 +79,11 @@ def test_a_run_without_language_takes_a_goal_image(video: Path, tmp_path: Path) 
     values = column(table)
     assert max(values) <= 0
     assert int(np.argmax(values)) == len(FRAMES) - 1
-    for act in (lambda: reward_command([video], "push", model=run, out=tmp_path / "out"), lambda: write_report(run)):
-        with pytest.raises(BadInputError, match="--goal IMAGE"):
-            act()
+    with pytest.raises(BadInputError, match="--goal IMAGE"):
+        reward_command([video], "push", model=run, out=tmp_path / "out")
+    report = json.loads(write_report(run).with_suffix(".json").read_text())  # its goals: outcomes of training episodes
+    assert report["about"]["form"] == "goal"
+    assert "ordering" not in report["space"]["as recorded"]
     goal.write_bytes(b"no image")
     with pytest.raises(BadInputError, match=r"goal\.png"):
         reward_command([video], goal=goal, model=run, out=tmp_path / "out")

@@ -132,6 +132,7 @@ def test_a_comparison_writes_its_tables_and_figures(whole: tuple[Path, dict[str,
     assert len(images) == 4 + 3
 
 
+@pytest.mark.slow
 def test_transferred_policies_begin_with_the_source_s(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_transferred_policies_begin_with_the_source_s(
         assert torch.equal(own, theirs)
 
 
+@pytest.mark.slow
 def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

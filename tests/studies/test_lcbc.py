@@ -50,6 +50,7 @@ def small(**changes: Any) -> LcbcConfig:
     return validate(LcbcConfig, tree | changes, "small")
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium_robotics", reason="needs the extra `sim`")
@@ -152,9 +153,9 @@ def test_recipes_have_the_papers_numbers() -> None:
 def test_presets_are_whole(name: str) -> None:
     config = load_preset("lcbc", LcbcConfig, name)
     runs, policies = plan(config)
-    for run in runs:
+    for run in {run.encoder: run for run in runs}.values():
         pretraining_recipe(config, run)
-    for policy in policies:
+    for policy in {(policy.encoder, len(policy.cameras)): policy for policy in policies}.values():
         cloning_recipe(config, policy, "model")
     assert len({policy.name for policy in policies}) == len(policies)
     assert {Pretraining(row, 0).name for row, own in config.encoders.items() if own.recipe} == {

@@ -100,6 +100,7 @@ def test_what_was_interrupted_goes_on_to_the_same_numbers(
     assert not trained
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_numbers(
     study: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

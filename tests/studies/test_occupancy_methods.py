@@ -54,7 +54,9 @@ def plain_loss(method: str, f: Tensor, batch: Batch, r: int) -> Tensor:
     successors = batch.sources[rows] - r * P
     next_states, drawn = successors // GRID.actions, batch.futures[rows]
     if about.loss == "sr":
-        return td_infonce.successor_loss(f, pairs, next_states, successors, discount=DISCOUNT)
+        reached = torch.nn.functional.one_hot(next_states.long(), S)
+        targets = (1 - DISCOUNT) * reached + DISCOUNT * f[successors].detach()  # Eq. 16
+        return (f[pairs] - targets).square().sum(1).mean() / 2
     reached, future, weight = f[pairs][:, next_states], f[pairs][:, drawn], f[successors][:, drawn]
     if about.loss == "td_infonce":
         return td_infonce.td_infonce_loss(reached, future, weight, discount=DISCOUNT)

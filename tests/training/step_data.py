@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
+from tests.data.reading import read_episode
 
 __all__ = ["SIZE", "control_store", "write_control_set", "write_recipe"]
 

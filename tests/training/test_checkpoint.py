@@ -53,7 +53,7 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000003", "step-00000004"]
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["state.safetensors", "state.json", "SHA256SUMS"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
 def test_damage_is_found_and_the_older_one_taken(tmp_path: Path, name: str, damage: str) -> None:
     save_checkpoint(tmp_path, 1, state())

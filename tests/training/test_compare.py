@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.training import compare
-from counterpoint.training.compare import compare_recipes
+from counterpoint.training import compare as module
+from counterpoint.training.compare import compare
 from tests.evaluation.fake_run import quick_words, write_data
 
 SMALL = {
@@ -27,7 +27,7 @@ def test_recipes_are_trained_with_every_seed_and_compared(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    page = compare_recipes(["decisionnce_t-demo", "vip-demo"], data, out, seeds=2, overrides=SMALL, device="cpu")
+    page = compare(recipes=["decisionnce_t-demo", "vip-demo"], data=data, out=out, seeds=2, overrides=SMALL)
     assert page == out / "compare.html"
     found = json.loads((out / "compare.json").read_text())
     rows = {row["name"]: row for row in found["rows"]}
@@ -44,9 +44,9 @@ def test_recipes_are_trained_with_every_seed_and_compared(
     def trained_again(*arguments: object, **options: object) -> None:
         raise AssertionError("a finished run was trained again")
 
-    monkeypatch.setattr(compare, "train", trained_again)
+    monkeypatch.setattr(module, "train", trained_again)
     before = (out / "compare.json").read_text()
-    compare_recipes(["decisionnce_t-demo", "vip-demo"], data, out, seeds=2, overrides=SMALL, device="cpu")
+    compare(recipes=["decisionnce_t-demo", "vip-demo"], data=data, out=out, seeds=2, overrides=SMALL)
     assert json.loads((out / "compare.json").read_text())["rows"] == json.loads(before)["rows"]
 
 
@@ -63,5 +63,5 @@ def test_what_cannot_be_compared_is_refused_before_any_training(
     recipes: list[str], seeds: int, word: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInputError, match=word):
-        compare_recipes(recipes, tmp_path, tmp_path / "out", seeds=seeds)
+        compare(recipes=recipes, data=tmp_path, out=tmp_path / "out", seeds=seeds)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
@@ -17,6 +17,7 @@ from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import AuxiliaryConfig, ImitationRecipe
 from counterpoint.training.recipe import TrainConfig
+from tests.data.reading import read_episode
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 from tests.training.runs import imitate
 
@@ -110,6 +111,7 @@ def test_half_precision(tmp_path: Path) -> None:
         assert found[1][name] != found[0][name]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_like_one_without_a_stop(tmp_path: Path) -> None:
     """Bit for bit, moving average and its count included, whatever is evaluated in between."""
 

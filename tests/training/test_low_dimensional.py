@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import counterpoint
-from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.training.train import train
+from tests.data.reading import read_episode
 from tests.policies.demos import demonstrations
 
 
@@ -75,7 +76,8 @@ def test_data_without_cameras_and_the_state_of_the_surroundings(
     assert not np.array_equal(first, policy.predict_action_chunk(moved))
 
 
-def test_the_error_of_sampled_actions_tells_a_policy_that_learned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("learned", [0, pytest.param(400, marks=pytest.mark.slow)])
+def test_the_error_of_sampled_actions_tells_a_policy_that_learned(learned: int, tmp_path: Path) -> None:
     """Of an episode learnt by heart it is small, of a fresh network and on an unseen episode large."""
 
     def demonstration(seed: int) -> MemoryStore:
@@ -91,7 +93,7 @@ def test_the_error_of_sampled_actions_tells_a_policy_that_learned(tmp_path: Path
         "train.eval_every": 1000,
         "train.trackers": [],
     }
-    for steps in (1, 400):
+    for steps in filter(None, (1, learned)):
         run = train(
             "diff_c-robosuite-state",
             demonstration(0),
@@ -104,10 +106,11 @@ def test_the_error_of_sampled_actions_tells_a_policy_that_learned(tmp_path: Path
         assert {"action_error", "action_error/0", "action_error/1", "gripper_wrong"} <= told[steps]["seen"].keys()
         assert told[steps]["seen"].keys() == told[steps]["val"].keys()
         assert "action_error" not in told[steps]["train"]
-    assert told[400]["seen"]["action_error"] < 0.15
-    assert told[400]["seen"]["gripper_wrong"] < 0.05
-    assert told[400]["val"]["action_error"] > 0.3
     assert told[1]["seen"]["action_error"] > 0.5
+    if learned:
+        assert told[learned]["seen"]["action_error"] < 0.15
+        assert told[learned]["seen"]["gripper_wrong"] < 0.05
+        assert told[learned]["val"]["action_error"] > 0.3
 
 
 def test_a_policy_that_reads_nothing_is_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_free_settings_may_change_and_others_may_not(tmp_path: Path) -> None:
         opened.record()
     before = (tmp_path / "config.json").read_bytes()
     open_run(tmp_path, steps=9, log_every=1).close()
-    with pytest.raises(BadInputError, match=r"another \[train\]: train.seed = 0; expected 1"):
+    with pytest.raises(BadInputError, match=r"another \[train\]: train.seed = 0; expected train.seed = 1"):
         open_run(tmp_path, steps=3, seed=1)
     assert (tmp_path / "config.json").read_bytes() == before
 
@@ -78,7 +78,7 @@ def test_free_settings_may_change_and_others_may_not(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"format": 1}, "format 1, of another version"),
-        ({"kind": "agent"}, "a run of kind agent; expected toy"),
+        ({"kind": "agent"}, r"a run with another \[kind\]: kind = 'agent'; expected kind = 'toy'"),
         ({"identity": {"recipe": {}, "fingerprint": "other data"}}, r"a run with another \[fingerprint\]"),
         (None, "no JSON object"),
     ],

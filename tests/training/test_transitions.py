@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.sampler import Sampler
-from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
+from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.data.views import SubsetStore, task_numbers
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
@@ -24,6 +24,7 @@ from counterpoint.training.run import METRICS
 from counterpoint.training.train import train
 from counterpoint.training.transitions import TransitionsRecipe, build_step_objective, evenly_spaced_frames
 from tests.data.numbered import numbered_store
+from tests.data.reading import read_episode
 from tests.training.runs import pretrain
 from tests.training.step_data import SIZE, control_store, write_control_set, write_recipe
 from tests.training.test_checkpoint import equal

@@ -30,7 +30,7 @@ from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.config import validate
 from counterpoint.data.episode import Spaces
 from counterpoint.encoders.hub import Description, SavedModel, read_model
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require_known
 from counterpoint.objectives.base import NonFiniteError
 
 __all__ = ["AGENTS", "Agent", "AgentConfig", "AgentEntry", "SavedAgent", "Spaces", "agent_config", "make_agent"]
@@ -73,8 +73,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
         BadInputError: When there is no such agent, or a key is unknown or ill-typed.
     """
     name = tree.get("name")
-    if name not in AGENTS:
-        raise BadInputError(where, f"agent {name!r}", f"one of {', '.join(AGENTS)}", "choose one of these")
+    require_known(name, AGENTS, where, f"agent {name!r}")
     settings = {key: value for key, value in tree.items() if key != "name"}
     return name, validate(AGENTS[name].config, settings, f"{where}, [agent]")
 
@@ -99,14 +98,6 @@ class SavedAgent(SavedModel):
     kind = "agent"
     env: dict[str, Any] | None = None
     action_bounds: NDArray[np.float64] | None = None
-
-    def in_units(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Return the agent's actions [N, A] in the units of its data."""
-        if self.action_bounds is None:
-            return actions
-        low, high = self.action_bounds
-        scaled: NDArray[Any] = low + (actions + 1) / 2 * (high - low)
-        return scaled
 
     def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         """Return the configuration and the weights.

@@ -16,7 +16,6 @@ An agent reads a batch of B transitions with some of these keys:
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,11 +29,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_seed
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError, require
-from counterpoint.objectives.base import NonFiniteError
-from counterpoint.objectives.steps import frozen_copy, soft_update
+from counterpoint.objectives.base import NonFiniteError, frozen_copy, soft_update
 
 Metrics = dict[str, Tensor]
 """Detached scalars, left on their device: reading one waits for the device, so that the loop reads them rarely."""
@@ -157,11 +156,15 @@ class Agent(ABC):
         return module
 
     def tracked(self, name: str, module: Network, lr: float, tau: float) -> tuple[Network, Network]:
-        """Declare a network and `target_NAME`, its moving average, which moves towards it by `tau` with each update."""
+        """Declare a network and its target."""
         online = self.network(name, module, lr)
+        return online, self.target(name, online, tau)
+
+    def target(self, name: str, online: Network, tau: float) -> Network:
+        """Declare `target_NAME`, the moving average of a network, which moves towards it by `tau` with each update."""
         copied = frozen_copy(online)
         self.modules[f"target_{name}"], self.targets[name] = copied, tau
-        return online, copied
+        return copied
 
     @abstractmethod
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
@@ -188,8 +191,7 @@ class Agent(ABC):
 
     def generator(self, name: str, number: int) -> torch.Generator:
         """Return a generator on the agent's device that depends on the agent's seed, a name and a number alone."""
-        words = np.random.SeedSequence([self.seed, zlib.crc32(name.encode()), number]).generate_state(1, np.uint64)
-        return torch.Generator(self.device).manual_seed(int(words[0] >> 1))
+        return torch.Generator(self.device).manual_seed(sample_seed(self.seed, number, name))
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the random numbers of one update of `rows` transitions, as further keys of its batch."""

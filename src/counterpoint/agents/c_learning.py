@@ -16,11 +16,13 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.contrastive import ContrastiveAgent, CriticLoss
 from counterpoint.agents.contrastive_rl import ContrastiveRLConfig
+from counterpoint.agents.networks import flat, matched
 from counterpoint.objectives.c_learning import c_learning_loss
 
 
@@ -28,11 +30,13 @@ class CLearningConfig(ContrastiveRLConfig):
     """Contrastive RL's settings at TD InfoNCE's network sizes; its logits, too, must leave [-1, 1].
 
     Attributes:
+        tau: Rate of the target's soft update.
         actor_goals: Random goals, for which the classifier's weights are computed.
         weight_limit: The greatest w; 20 in the authors' code.
         self_normalised: Divide w by its mean over the batch, as TD InfoNCE's Appendix E.3 tries.
     """
 
+    tau: float = Field(default=0.005, gt=0, le=1)
     actor_goals: Literal["random", "future", "half"] = "random"
     weight_limit: float = Field(default=20.0, gt=0)
     self_normalised: bool = False
@@ -45,11 +49,21 @@ class CLearning(ContrastiveAgent):
     config: CLearningConfig
     critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
+    def build(self, weights: torch.Generator) -> None:
+        """Declare critic, actor and target."""
+        super().build(weights)
+        self.target_critic = self.target("critic", self.critic, self.config.tau)
+
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
         """Classify next states against random ones; log w is the target's logit at the next state, clipped."""
-        phi, psi_next, psi_random = self.next_and_random(features)
-        next_logits, future_logits = self.critic.matched(phi, psi_next), self.critic.matched(phi, psi_random)
-        weight_logits = self.critic.matched(*self.target_representations(features, batch))
+        goal = features["random_goal"]
+        phi = self.critic.encode_actions(features["observation"], features["action"])
+        psi_next, psi_random = self.critic.encode_futures(torch.cat([features["next_goal"], goal])).chunk(2, dim=1)
+        next_logits, future_logits = matched(phi, psi_next), matched(phi, psi_random)
+        with torch.no_grad():
+            next_action = self.actor.sample(flat(features["next_observation"], goal), batch["next_noise"])
+            target = self.target_critic(batch["next_observation"], next_action, batch["random_goal"])
+            weight_logits = matched(*target)
         loss = c_learning_loss(
             next_logits,
             future_logits,

@@ -22,7 +22,8 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss, pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
+from counterpoint.agents.networks import pair_metrics, pairs
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss, logsumexp_penalty
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
@@ -30,8 +31,8 @@ from counterpoint.objectives.td_infonce import mc_infonce_loss
 class ContrastiveRLConfig(ContrastiveConfig):
     """The authors' settings where their loss needs them, TD InfoNCE's network sizes for a fair comparison (D.5).
 
-    Without a target, `tau` is unused. Products of unit vectors at temperature 1 lie in [-1, 1], too narrow for a
-    classifier's logits, so representations are not normalised.
+    Products of unit vectors at temperature 1 lie in [-1, 1], too narrow for a classifier's logits, so representations
+    are not normalised.
 
     Attributes:
         representation: d = 64, as in the authors' code.
@@ -59,7 +60,6 @@ class ContrastiveRLInfoNCEConfig(ContrastiveRLConfig):
 
 
 class _ContrastiveRL(ContrastiveAgent):
-    bootstraps: ClassVar[bool] = False
     critic_reads: ClassVar[frozenset[str]] = frozenset({"future_goal"})
 
     @abstractmethod
@@ -68,9 +68,9 @@ class _ContrastiveRL(ContrastiveAgent):
 
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
         """Contrast every situation with every future of the batch."""
-        phi = self.phi(features["observation"], features["action"], features["future_goal"])
+        phi = self.critic.encode_actions(features["observation"], features["action"])
         psi = self.critic.encode_futures(features["future_goal"])
-        logits = self.critic.pairs(phi, psi)
+        logits = pairs(phi, psi)
         return self.classification_loss(logits), pair_metrics(logits), {"future_goal": psi}
 
 

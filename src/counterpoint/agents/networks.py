@@ -1,9 +1,9 @@
-"""Networks of goal-conditioned agents: perceptrons of several members side by side, image encoders, policies."""
+"""Networks of goal-conditioned agents: perceptrons side by side, image encoders, policies, the contrastive critic."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -318,6 +318,121 @@ class SituationMLP(nn.Module):
         situation = self.encode.situation(observation, goal)
         found: Tensor = self.body(flat(situation.detach() if frozen else situation, *action), frozen=frozen)
         return found.float()
+
+
+class ContrastiveCritic(nn.Module):
+    """Twin encoders phi and psi behind a shared `InputEncoder`.
+
+        phi(s, a)  or phi(s, a, g)      situation, action and (TD InfoNCE) the commanded goal
+        psi(s+)                         a future state, in goal coordinates
+        f[i, j, twin] = phi[twin, i] . psi[twin, j] / temperature
+
+    With unit vectors (`normalise`) and temperature 1 every logit lies in [-1, 1].
+
+    Args:
+        spaces: Shapes of observations, goals and actions.
+        hidden: Widths of the hidden layers.
+        representation: D, the length of phi and psi.
+        normalise: Scale phi and psi to unit length.
+        temperature: Divisor of phi.
+        reads_goal: Let phi also read the goal that the policy is commanded to reach.
+        init: Initial weights of phi and psi, see `initialise`.
+        generator: Generator for the initial weights.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        hidden: Sequence[int],
+        representation: int,
+        *,
+        normalise: bool = False,
+        temperature: float = 1.0,
+        reads_goal: bool = False,
+        init: Initialisation = "fan_in",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.spaces, self.normalise, self.temperature, self.reads_goal = spaces, normalise, temperature, reads_goal
+        self.encode = InputEncoder(spaces, generator=generator)
+        inputs = self.encode.observation_width + spaces.action + reads_goal * self.encode.goal_width
+        self.phi = EnsembleMLP(2, [inputs, *hidden, representation], generator=generator)
+        self.psi = EnsembleMLP(2, [self.encode.goal_width, *hidden, representation], generator=generator)
+        initialise(self, init, generator)
+
+    def features(self, batch: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:
+        """Return the batch as phi and psi read it: states as they are, images as features, actions as vectors.
+
+        Args:
+            batch: The batch, with `action`.
+            keys: Its observations and goals, in one order for all processes.
+        """
+        encoded = {key: self.encode(batch[key]) for key in keys}
+        return encoded | {"action": action_vectors(batch["action"], self.spaces)}
+
+    def encode_actions(
+        self,
+        observation: Float[Tensor, "B _"],
+        action: Float[Tensor, "B A"],
+        goal: Float[Tensor, "B G"] | None = None,
+        *,
+        frozen: bool = False,
+    ) -> Float[Tensor, "2 B D"]:
+        """Return phi divided by the temperature.
+
+        Args:
+            observation: Encoded observations.
+            action: Action vectors.
+            goal: Encoded goals, read where `reads_goal`.
+            frozen: Let gradients flow to the inputs and not to the parameters.
+        """
+        parts = (observation, action, goal) if self.reads_goal and goal is not None else (observation, action)
+        return self._unit(self.phi(flat(*parts), frozen=frozen)) / self.temperature
+
+    def encode_futures(self, futures: Float[Tensor, "B G"], *, frozen: bool = False) -> Float[Tensor, "2 B D"]:
+        """Return psi of encoded future states."""
+        return self._unit(self.psi(futures, frozen=frozen))
+
+    def forward(self, observation: Tensor, action: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return phi of situations commanded to reach `goal`, and psi of `goal`, each [2, B, D], from raw inputs."""
+        wanted = self.encode(goal)
+        taken = action_vectors(action, self.spaces)
+        return self.encode_actions(self.encode(observation), taken, wanted), self.encode_futures(wanted)
+
+    def _unit(self, vectors: Float[Tensor, "2 B D"]) -> Float[Tensor, "2 B D"]:
+        if not self.normalise:
+            return vectors
+        unit: Tensor = vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)
+        return unit
+
+
+def pairs(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 M D"]) -> Float[Tensor, "B M 2"]:
+    """Return f of every row of phi with every row of psi, twins last, in the precision of the two."""
+    with torch.autocast(phi.device.type, enabled=False):
+        return torch.bmm(phi, psi.transpose(1, 2)).permute(1, 2, 0)
+
+
+def matched(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "B 2"]:
+    """Return f of each row of phi with its own row of psi, twins last."""
+    return (phi * psi).sum(-1).T
+
+
+def pair_metrics(logits: Float[Tensor, "B B 2"]) -> dict[str, Float[Tensor, ""]]:
+    """Return the share of rows whose greatest logit is their own, and the mean logits of own and other pairs."""
+    found = logits.detach()
+    rows, _, twins = found.shape
+    positive = found.diagonal().sum()
+    own = found.argmax(dim=1) == torch.arange(rows, device=found.device)[:, None]
+    return {
+        "categorical_accuracy": own.float().mean(),
+        "logits_pos": positive / (rows * twins),
+        "logits_neg": (found.sum() - positive) / (rows * (rows - 1) * twins),
+    }
+
+
+def action_vectors(action: Tensor, spaces: Spaces) -> Float[Tensor, "B A"]:
+    """Return actions as critics read them: continuous ones as they are, discrete ones one-hot."""
+    return functional.one_hot(action, spaces.action).to(torch.float32) if spaces.discrete else action
 
 
 def noisy(action: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:

@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss, pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
+from counterpoint.agents.networks import flat, pair_metrics, pairs
 from counterpoint.objectives.contrastive_rl import logsumexp_penalty
 from counterpoint.objectives.td_infonce import td_infonce_loss
 
@@ -32,10 +34,12 @@ class TDInfoNCEConfig(ContrastiveConfig):
     """Table 2. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider networks on large mazes.
 
     Attributes:
+        tau: Rate of the target's soft update.
         logsumexp_penalty: Weight of contrastive RL's penalty on the rows of F_future, which `actor_objective="logit"`
             needs; the softmax of the method's own objective does without.
     """
 
+    tau: float = Field(default=0.005, gt=0, le=1)
     logsumexp_penalty: float = Field(default=0.0, ge=0)
 
 
@@ -47,12 +51,23 @@ class TDInfoNCE(ContrastiveAgent):
     goal_conditioned: ClassVar[bool] = True
     critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
+    def build(self, weights: torch.Generator) -> None:
+        """Declare critic, actor and target."""
+        super().build(weights)
+        self.target_critic = self.target("critic", self.critic, self.config.tau)
+
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
         """Return Eq. 10 over a batch, and psi of the random goals for the actor."""
-        phi, psi_next, psi_random = self.next_and_random(features)
-        next_logits, future_logits = self.critic.pairs(phi, psi_next), self.critic.pairs(phi, psi_random)
-        weight_logits = self.critic.pairs(*self.target_representations(features, batch))
+        goal = features["random_goal"]
+        phi = self.critic.encode_actions(features["observation"], features["action"], goal)
+        psi_next, psi_random = self.critic.encode_futures(torch.cat([features["next_goal"], goal])).chunk(2, dim=1)
+        next_logits, future_logits = pairs(phi, psi_next), pairs(phi, psi_random)
+        metrics = pair_metrics(next_logits)
+        with torch.no_grad():
+            next_action = self.actor.sample(flat(features["next_observation"], goal), batch["next_noise"])
+            target = self.target_critic(batch["next_observation"], next_action, batch["random_goal"])
+            weight_logits = pairs(*target)
         loss = td_infonce_loss(next_logits, future_logits, weight_logits, discount=self.config.discount)
         if self.config.logsumexp_penalty:
             loss = loss + logsumexp_penalty(future_logits, self.config.logsumexp_penalty)
-        return loss, pair_metrics(next_logits), {"random_goal": psi_random}
+        return loss, metrics, {"random_goal": psi_random}

@@ -23,8 +23,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent, action_vectors
-from counterpoint.agents.networks import CategoricalActor, flat
+from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.agents.networks import CategoricalActor, action_vectors, flat, pairs
+from counterpoint.data.draws import sample_seed
 
 Reward = Callable[[Tensor, Tensor], Float[Tensor, " N"]]
 """r(s, a) of N observations [N, *O] and N actions, float [N, A] or int64 [N]."""
@@ -76,8 +77,8 @@ def value_of(
     def q(observation: Tensor, action: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
         observation, action, goal = (value.to(agent.device) for value in (observation, action, goal))
         encoded, wanted = critic.encode(observation), critic.encode(goal)
-        phi = agent.phi(encoded, action_vectors(action, agent.spaces).to(encoded.dtype), wanted)
-        logits = critic.pairs(phi, critic.encode_futures(critic.encode(state_goals))).amin(-1)
+        phi = critic.encode_actions(encoded, action_vectors(action, agent.spaces).to(encoded.dtype), wanted)
+        logits = pairs(phi, critic.encode_futures(critic.encode(state_goals))).amin(-1)
         now, discount = reward(observation, action), agent.config.discount
         return values_from_logits(now, logits, later_rewards(wanted), discount=discount)
 
@@ -90,7 +91,7 @@ def value_of(
             candidates = torch.arange(agent.spaces.action, device=agent.device)
             rewards = reward(states.repeat_interleave(len(candidates), dim=0), candidates.repeat(count))
             return (policy * rewards.view(count, -1)).sum(-1)
-        generator = torch.Generator(agent.device).manual_seed(seed)
+        generator = torch.Generator(agent.device).manual_seed(sample_seed(seed, 0, "later actions"))
         noise = torch.randn(len(inputs), agent.spaces.action, generator=generator, device=agent.device)
         sampled = actor.sample(inputs, noise)
         return reward(states.repeat(rows, *[1] * (states.dim() - 1)), sampled).view(rows, count)

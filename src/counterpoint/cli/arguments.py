@@ -1,4 +1,4 @@
-"""Shared parts of the commands: their registration, kinds of arguments, and one message for bad ones."""
+"""Arguments of the command line, parsed by tyro, with one message for bad ones."""
 
 from __future__ import annotations
 
@@ -6,58 +6,27 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import tyro
 from pydantic import ValidationError
-from tyro.conf import AvoidSubcommands, arg
+from tyro.conf import AvoidSubcommands
 
-from counterpoint.config import FrozenConfig, bad_setting, suggestion
-from counterpoint.errors import BadInputError
+from counterpoint.config import FrozenConfig, bad_setting
+from counterpoint.errors import BadInputError, suggestion
 
 Parsed = TypeVar("Parsed")
-app = tyro.extras.SubcommandApp()
-
-Work = TypeVar("Work", bound=Callable[..., None])
-
-Targets = Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]
-Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
-Device = Annotated[str | None, arg(metavar="DEVICE")]
-Number = Annotated[int | None, arg(metavar="INT")]
-Name = Annotated[str | None, arg(metavar="NAME")]
-Text = Annotated[str | None, arg(metavar="TEXT")]
-File = Annotated[Path | None, arg(metavar="FILE")]
-Model = Annotated[str, arg(metavar="RUN")]
-Computes = Annotated[str, arg(metavar="DEVICE")]
-Where = Literal["single", "ray"]
-Address = Annotated[str | None, arg(metavar="HOST:PORT")]
 
 
-def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:
-    """Register a command, which runs after all arguments are parsed."""
-
-    def register(function: Work) -> Work:
-        @wraps(function)
-        def parsed(*arguments: Any, **options: Any) -> Callable[[], None]:
-            return partial(function, *arguments, **options)
-
-        group.command(name=name or function.__name__)(parsed)
-        return function
-
-    return register
-
-
-def parsed_as(kind: type[Parsed], arguments: Sequence[str], command: str, description: str | None) -> Parsed:
-    """Parse arguments as a configuration class; bad ones are one `BadInputError`."""
-    prog = f"counterpoint {command}"
+def parsed_as(
+    parse: Callable[..., Parsed], arguments: Sequence[str], prog: str, description: str | None = None
+) -> Parsed:
+    """Parse arguments as a function's signature and call it; bad arguments are one `BadInputError`."""
+    given: Any = {"args": arguments, "prog": prog, "description": description, "config": (AvoidSubcommands,)}
     try:
-        return with_one_message(
-            lambda: tyro.cli(kind, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
-        )
-    except ValidationError as error:  # of the recipe as a whole
-        raise bad_setting(error, FrozenConfig, command) from None
+        return with_one_message(lambda: tyro.cli(parse, **given))
+    except ValidationError as error:  # of the settings as a whole
+        raise bad_setting(error, FrozenConfig, prog.partition(" ")[2]) from None
 
 
 def with_one_message(parse: Callable[[], Parsed]) -> Parsed:

@@ -1,7 +1,7 @@
 """Building a training store: episodes are decoded side by side, each is written at its place, and a build resumes.
 
 Lengths are known before anything is decoded and shapes after the first frame, so every file has its full length from
-the start. `journal` names the episodes that are on the disk.
+the start. The folder's journal has a line for each episode that is on the disk, with the digest of its digests.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from counterpoint.data.resize import Fit, resize, resized_shape
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
+from counterpoint.folder import append, digests_of, seal
 from counterpoint.progress import ProgressBar
 
-LAYOUT = "counterpoint-store-3"
+LAYOUT = "counterpoint-store-4"
 """The version of the folder's layout; part of every key."""
 
 DIGEST = hashlib.sha256().digest_size
-BLOCK = 2048
-"""Digests of rows that one digest in store.json covers."""
 
-_JOURNAL = "journal"
+STORE = "store.json"
 _TOGETHER = 64 * 1024  # bytes that one digest covers, or else one row
 _CHUNK = 16  # frames a thread holds at their full size
 _THREADS = 16  # more would exceed the decoders that stay open
@@ -101,8 +100,7 @@ def build(
     count = threads or min(_THREADS, os.cpu_count() or 1)
     with ExitStack() as stack:
         files = {name: _File(stack, folder, name, kind, store) for name, kind in kinds.items()}
-        journal = _Journal(stack, folder / _JOURNAL, files.values())
-        journal.done = {episode for episode in journal.done if all(file.holds(episode) for file in files.values())}
+        journal = _Journal(folder, files.values())
         views, before = max(1, len(cameras)), sum(int(lengths[episode]) for episode in journal.done)
         title = "Building the training store"
         bar = ProgressBar(title, int(lengths.sum()) * views, "frames", done=before * views) if progress else None
@@ -131,11 +129,6 @@ def build(
             pool.shutdown(cancel_futures=True)
             journal.flush()
     _complete(store, folder, kinds, {"key": key, "size": size, "fit": fit, "cameras": cameras})
-
-
-def digest_line(text: bytes) -> bytes:
-    """Return the content of store.json.sha256 for a store.json of these bytes; `sha256sum --check` reads it."""
-    return f"{hashlib.sha256(text).hexdigest()}  store.json\n".encode()
 
 
 def _kinds(store: EpisodeStore, size: int, fit: Fit, cameras: tuple[str, ...]) -> dict[str, _Kind]:
@@ -190,16 +183,17 @@ class _File:
         self._append(data, place, int(self._starts[episode + 1]) - place, digests)
         _write_at(self.descriptors[1], b"".join(digests), int(self._digest_starts[episode]) * DIGEST)
 
-    def holds(self, episode: int) -> bool:
-        """Return whether the bytes of an episode that an interrupted build wrote are those of its digests."""
+    def digests(self, episode: int, *, computed: bool = False) -> bytes:
+        """Return the digests of an episode's steps as they are in the file, or computed from the steps there."""
         kind, stop, place = self._kind, int(self._starts[episode + 1]), int(self._digest_starts[episode])
+        if not computed:
+            count = int(self._digest_starts[episode + 1]) - place
+            return os.pread(self.descriptors[1], count * DIGEST, place * DIGEST)
+        found = b""
         for step in range(int(self._starts[episode]), stop, kind.rows):
             size = (min(step + kind.rows, stop) - step) * kind.step_bytes
-            data = os.pread(self.descriptors[0], size, step * kind.step_bytes)
-            if hashlib.sha256(data).digest() != os.pread(self.descriptors[1], DIGEST, place * DIGEST):
-                return False
-            place += 1
-        return True
+            found += hashlib.sha256(os.pread(self.descriptors[0], size, step * kind.step_bytes)).digest()
+        return found
 
     def _append(self, data: bytes, place: int, steps: int, digests: list[bytes]) -> int:
         """Write some steps, and note a digest for every `rows` of them."""
@@ -218,15 +212,17 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Journal:
-    """The episodes whose bytes are on the disk, some a line, and those whose bytes wait to be flushed."""
+    """The episodes whose bytes are on the disk, those that an interrupted build left too, and those that wait."""
 
-    def __init__(self, stack: ExitStack, path: Path, files: Iterable[_File]) -> None:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last may be cut short
-        self.done = {int(number) for line in lines for number in line.split()}
-        self._file = stack.enter_context(path.open("wb"))
-        self._file.writelines(line + b"\n" for line in lines)
-        self._descriptors = [descriptor for file in files for descriptor in file.descriptors]
+    def __init__(self, folder: Path, files: Iterable[_File]) -> None:
+        self._folder, self._files = folder, list(files)
         self._waiting, self._flushed = list[int](), time.monotonic()
+        noted = {int(name): digest for name, digest in digests_of(folder).items() if name.isdecimal()}
+        self.done = {
+            episode
+            for episode, digest in noted.items()
+            if digest == self._digest(episode) == self._digest(episode, computed=True)
+        }
 
     def add(self, episode: int) -> None:
         """Note an episode that is written."""
@@ -235,15 +231,17 @@ class _Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Put the bytes of noted episodes on the disk, and then their numbers."""
+        """Put the bytes of noted episodes on the disk, and then their lines."""
         if self._waiting:
-            for descriptor in self._descriptors:
-                os.fsync(descriptor)
-            self._file.write(" ".join(map(str, self._waiting)).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            for file in self._files:
+                for descriptor in file.descriptors:
+                    os.fsync(descriptor)
+            append(self._folder, {str(episode): self._digest(episode) for episode in self._waiting})
             self.done.update(self._waiting)
         self._waiting, self._flushed = [], time.monotonic()
+
+    def _digest(self, episode: int, *, computed: bool = False) -> str:
+        return hashlib.sha256(b"".join(file.digests(episode, computed=computed) for file in self._files)).hexdigest()
 
 
 def _in_order(
@@ -263,15 +261,13 @@ def _in_order(
 
 
 def _complete(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind], about: Mapping[str, Any]) -> None:
-    """Write store.json, which holds a digest of every block of digests."""
-    arrays: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        with (folder / f"{name}.digests").open("rb") as file:
-            blocks = [hashlib.sha256(part).hexdigest() for part in iter(lambda: file.read(BLOCK * DIGEST), b"")]
-        shape = [int(store.lengths.sum()), *kind.shape]
-        arrays[name] = {"dtype": kind.dtype.str, "shape": shape, "rows": kind.rows, "sha256": blocks}
+    """Write store.json, and seal it with the digests."""
+    steps = int(store.lengths.sum())
+    arrays = {
+        name: {"dtype": kind.dtype.str, "shape": [steps, *kind.shape], "rows": kind.rows}
+        for name, kind in kinds.items()
+    }
     infos = [asdict(info) for info in store.episodes]
     text = json.dumps({"layout": LAYOUT, **about, "arrays": arrays, "episodes": infos}, indent=1).encode()
-    write_atomically(folder / "store.json", text)
-    write_atomically(folder / "store.json.sha256", digest_line(text))
-    (folder / _JOURNAL).unlink()
+    write_atomically(folder / STORE, text)
+    seal(folder, [STORE, *(f"{name}.digests" for name in kinds)])

@@ -9,11 +9,12 @@ cameras and the version of this layout. It holds
     state.bin           float32 [steps, S], where the source has state; likewise environment_state.bin
     rewards.bin         float32 [steps], where the source has rewards
     *.digests           beside each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
-    store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, the
-                        steps under one digest, and SHA-256 of every 2,048 digests
-    store.json.sha256   the digest of store.json, as `sha256sum --check` reads it
+    store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, and
+                        the steps under one digest
+    SHA256SUMS          the digests of store.json and of the files of digests, as `sha256sum --check` reads them
 
-What is read is compared with its digest when it is first touched after opening, and nothing else is.
+Opening a store checks the files in SHA256SUMS. Each block of steps is checked against its digest on first access;
+blocks that are not read are not checked.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from filelock import FileLock
 
-from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, build, digest_line, digest_starts
+from counterpoint.data.build import DIGEST, LAYOUT, STORE, build, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError
-from counterpoint.files import write_atomically
+from counterpoint.files import remove
+from counterpoint.folder import check_part, lock, mend, read_part, write_part
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
@@ -135,14 +136,15 @@ def featured(
 
     def write(building: Path) -> None:
         parts.mkdir(exist_ok=True)
+        whole = mend(parts)
         with ProgressBar("Computing features", int(store.lengths.sum()), "frames") as bar:
             for episode, info in enumerate(store.episodes):
-                part = parts / f"{episode}.npy"
-                if not part.is_file():
+                part = f"{episode}.npy"
+                if part not in whole:
                     rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
                     buffer = io.BytesIO()
                     np.save(buffer, np.concatenate(rows).astype(np.float32))
-                    write_atomically(part, buffer.getvalue())
+                    write_part(parts, part, buffer.getvalue())
                 bar.advance(info.length)
         build(_WithParts(store, parts), building, key=key, size=0, fit="square", cameras=(), progress=False)
 
@@ -168,15 +170,14 @@ def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
     """Open a store, which `write` first makes in a folder of another name where it is missing or damaged."""
     if sound := _open_sound(folder):  # needs no lock, so that a root that cannot be written serves
         return sound
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with lock(folder.with_name(f"{folder.name}.lock"), "builds", wait=True):
         if sound := _open_sound(folder):
             return sound
-        if folder.exists():  # damaged
-            shutil.rmtree(folder)
+        remove(folder)  # damaged
         building = folder.with_name(f"{folder.name}.building")  # a killed build is continued: the lock is ours
         try:
-            write(building)
+            if not _open_sound(building):
+                write(building)
         except BadInputError:  # a source that is mended is another source
             shutil.rmtree(building, ignore_errors=True)
             raise
@@ -213,7 +214,7 @@ class CachedStore(EpisodeStore):
         self._bounds: list[int] = self._starts.tolist()  # plain numbers index faster
         about = meta["arrays"]
         self._arrays = {name: self._map(f"{name}.bin", entry["dtype"], entry["shape"]) for name, entry in about.items()}
-        self._digests = {name: _Digests(self, name, entry["rows"], entry["sha256"]) for name, entry in about.items()}
+        self._digests = {name: _Digests(self, name, entry["rows"]) for name, entry in about.items()}
         self._names: dict[str | None, str] = {camera: f"frames-{number}" for number, camera in enumerate(self.cameras)}
         self._names[None] = "frames-0"
 
@@ -306,16 +307,15 @@ class _Digests:
         store: The store.
         name: The file, without its ending.
         rows: Steps under one digest.
-        blocks: The digest of every `BLOCK` digests.
     """
 
-    def __init__(self, store: CachedStore, name: str, rows: int, blocks: Sequence[str]) -> None:
+    def __init__(self, store: CachedStore, name: str, rows: int) -> None:
         self._path, self._array = store.path / f"{name}.bin", store._arrays[name]
-        self._rows, self._blocks = rows, blocks
-        self._steps, self._firsts = store._starts, digest_starts(store.lengths, rows)
+        self._rows, self._steps, self._firsts = rows, store._starts, digest_starts(store.lengths, rows)
+        check_part(store.path, f"{name}.digests", _damage(store.path, "", "").hint)
         self._digests = store._map(f"{name}.digests", "u1", (int(self._firsts[-1]), DIGEST))
         # One byte each: 1 once it was found right. Plain bytes, which a fork shares until it writes.
-        self._sound, self._sound_blocks = np.zeros(len(self._digests), np.uint8), np.zeros(len(blocks), np.uint8)
+        self._sound = np.zeros(len(self._digests), np.uint8)
 
     def check(self, episodes: int | Array, steps: Array) -> None:
         """Compare what holds these steps with its digest, where that was not done yet.
@@ -333,13 +333,6 @@ class _Digests:
             self._compare(int(number), int(owners[new][at]))
 
     def _compare(self, number: int, episode: int) -> None:
-        block = number // BLOCK
-        if not self._sound_blocks[block]:
-            part = self._digests[block * BLOCK : (block + 1) * BLOCK]
-            if hashlib.sha256(part.data).hexdigest() != self._blocks[block]:
-                where = self._path.with_suffix(".digests")
-                raise _damage(where, f"other digests of episode {episode}", "what was written")
-            self._sound_blocks[block] = 1
         first = int(self._steps[episode]) + (number - int(self._firsts[episode])) * self._rows
         part = self._array[first : min(first + self._rows, int(self._steps[episode + 1]))]
         found, expected = hashlib.sha256(part.data).hexdigest(), self._digests[number].tobytes().hex()
@@ -349,13 +342,10 @@ class _Digests:
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
-    path, sidecar = folder / "store.json", folder / "store.json.sha256"
-    if not path.is_file() or not sidecar.is_file():
-        raise _damage(folder, "store.json or store.json.sha256 missing", "a training store")
-    text = path.read_bytes()
-    if sidecar.read_bytes() != digest_line(text):
-        raise _damage(path, "bytes that disagree with store.json.sha256", "what was written")
-    meta: dict[str, Any] = json.loads(text)
+    path = folder / STORE
+    if not path.is_file():
+        raise _damage(folder, f"no {STORE}", "a training store")
+    meta: dict[str, Any] = json.loads(read_part(folder, STORE, _damage(path, "", "").hint))
     if meta["layout"] != LAYOUT:
         raise _damage(path, f"layout {meta['layout']!r}", f"layout {LAYOUT!r}")
     return meta

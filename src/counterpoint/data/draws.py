@@ -1,4 +1,4 @@
-"""Seeded streams, and clips: F ordered frames of every instructed episode, in the order of a permutation.
+"""The streams of chance, and clips: F ordered frames of every instructed episode, in the order of a permutation.
 
 DecisionNCE, AcTOL and the baselines they are measured against read clips; no pick leaves [0, T-1].
 """
@@ -20,10 +20,24 @@ from counterpoint.errors import BadInputError
 Integers = NDArray[np.int64]
 
 
-def sample_rng(seed: int, sample: int, name: str) -> np.random.Generator:
-    """Return a random stream that is a pure function of its three arguments."""
-    key = np.array([np.uint64(seed), np.uint64(sample)], dtype=np.uint64)
+def sample_rng(seed: int, step: int, name: str) -> np.random.Generator:
+    """Return a random stream that is a pure function of its three arguments; every stream of a run is one of these.
+
+    Args:
+        seed: The run's seed, or an episode's; 0 or more.
+        step: Number of the step, the episode or the sample that draws.
+        name: The purpose: draws of two names never depend on each other.
+    """
+    key = np.array([np.uint64(seed), np.uint64(step)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, zlib.crc32(name.encode())]))
+
+
+def sample_seed(seed: int, step: int, name: str, *, bits: int = 63) -> int:
+    """Return a seed below 2^bits for a generator of torch or of a simulator: the first number of `sample_rng`'s stream.
+
+    Takes the arguments of `sample_rng`.
+    """
+    return int(sample_rng(seed, step, name).integers(2**bits))
 
 
 @lru_cache(maxsize=4)

@@ -169,7 +169,9 @@ class Spec:
     def on_features(self, rows: int) -> Spec:
         """Return a copy that reads `features` in place of `frames`, one of `rows` augmented rows a sample."""
         read = self.reads["frames"]
-        spec = replace(self.with_read("frames", None), transforms={"features.row": Row(rows)} if rows > 1 else {})
+        kept = {key: draw for key, draw in self.transforms.items() if not key.startswith("frames.")}
+        kept |= {"features.row": Row(rows)} if rows > 1 else {}
+        spec = replace(self.with_read("frames", None), transforms=kept)
         return spec.with_read("features", replace(read, source="features"))
 
     def bind(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, Episode, EpisodeInfo
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 
 Integers = NDArray[np.int64]
 
@@ -150,15 +150,6 @@ def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others:
     return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 
 
-def read_episode(store: EpisodeStore, episode: int) -> Episode:
-    """Decode one whole episode."""
-    info = store.episodes[episode]
-    steps = np.arange(info.length)
-    frames = {camera: store.frames(episode, steps, camera) for camera in store.cameras}
-    parts = {name: value for name, value in vectors(store, episode).items() if name != "features"}
-    return Episode(frames, info.instruction, success=info.success, **parts)
-
-
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
     """Return those of `VECTORS` that an episode has."""
     parts = {name: getattr(store, name)(episode) for name in VECTORS}
@@ -189,8 +180,7 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
 
 def check_camera(camera: str, known: Sequence[str]) -> None:
     """Refuse an unknown camera."""
-    if camera not in known:
-        raise BadInputError("camera", repr(camera), f"one of {list(known)}", "name a camera the data have")
+    require_known(camera, known, "camera", hint="name a camera that the data have")
 
 
 def frames_in_chunks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import pickle
 import warnings
@@ -20,7 +19,7 @@ from counterpoint.encoders.config import EncoderConfig, Resample
 from counterpoint.encoders.dual import ImageTower, check_length
 from counterpoint.encoders.towers import backbone_of
 from counterpoint.encoders.weights import check_file, note_hub, tag_or_file
-from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.errors import BadInputError, import_extra, require, require_known
 
 
 class ClipText(nn.Module):
@@ -139,9 +138,8 @@ def _check_names(name: str, tag: str | None) -> None:
 
     config = open_clip.get_model_config(name)
     if config is None:
-        near = ", ".join(difflib.get_close_matches(name, open_clip.list_models(), n=3))
-        expected = "the name of an open_clip model" + (f", such as {near}" if near else "")
-        raise BadInputError("image_model", repr(name), expected, "open_clip.list_models() lists them")
+        expected, hint = "the name of an open_clip model, such as {}", "open_clip.list_models() lists them"
+        require_known(name, open_clip.list_models(), "image_model", expected=expected, hint=hint)
     if tag is None:
         return
     tags = open_clip.list_pretrained_tags_by_model(name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from tyro.conf import Positional, arg
 
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
@@ -36,8 +37,12 @@ _LEFT_OUT = ("input_resolution", "context_length", "vocab_size", "logit_scale")
 _TEXT = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
 
 
-def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Path:
-    """Turn the authors' checkpoint at `path` into a folder for `from_pretrained`, without running code from it.
+def convert_checkpoint(
+    method: Positional[Method],
+    path: Positional[Annotated[str | Path, arg(metavar="PATH")]],
+    out: Annotated[str | Path, arg(metavar="PATH")],
+) -> Path:
+    """Turn a checkpoint that a paper's authors released into ours, without running code from it.
 
     DecisionNCE and AcTOL, for `DualEncoder`: the state dict of OpenAI's `clip.load("RN50")` wrapped in a module
     attribute `model`, alone or under the key "model" of a training checkpoint. Half-precision weights, as OpenAI
@@ -48,7 +53,7 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
     Args:
         method: The checkpoint's method.
         path: The authors' file.
-        out: Folder to write; made when missing.
+        out: The folder to write.
 
     Returns:
         `out`.

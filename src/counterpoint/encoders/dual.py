@@ -25,7 +25,7 @@ from counterpoint.encoders.backbone import Backbone, spatial_map
 from counterpoint.encoders.config import IMAGE_TOWERS, Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.hub import Description, HubEncoder
 from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.registry import imported
 
 IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
@@ -99,19 +99,21 @@ def channels_last(frames: Shaped[Tensor, "*lead H W 3"]) -> Shaped[Tensor, "*lea
 def check_frames(frames: Tensor) -> None:
     """Raise `BadInputError` unless frames are [..., H, W, 3], uint8 or float in [0, 1]."""
     expected = "a tensor [..., H, W, 3], uint8 in [0, 255] or float in [0, 1]"
-    is_tensor = isinstance(frames, Tensor)
-    require(is_tensor, "frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
-    images = frames.ndim >= 3 and frames.shape[-1] == 3 and 0 not in frames.shape[-3:]
-    require(images, "frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
+    if not isinstance(frames, Tensor):
+        raise BadInputError("frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
+    if frames.ndim < 3 or frames.shape[-1] != 3 or 0 in frames.shape[-3:]:
+        found = f"shape {list(frames.shape)}"
+        raise BadInputError("frames", found, expected, "put channels last: .movedim(-3, -1)")
     if frames.dtype == torch.uint8:
         return
-    hint = "convert pixels in [0, 255] with .to(torch.uint8)"
-    require(frames.is_floating_point(), "frames", frames.dtype, expected, hint)
+    if not frames.is_floating_point():
+        raise BadInputError("frames", str(frames.dtype), expected, "convert pixels in [0, 255] with .to(torch.uint8)")
     if frames.numel():
         low, high = (float(bound) for bound in frames.detach().aminmax())
-        inside = low >= -_TOLERANCE and high <= 1 + _TOLERANCE  # false for NaN too
-        hint = "pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself"
-        require(inside, "frames", f"{frames.dtype} in [{low:.4g}, {high:.4g}]", expected, hint)
+        if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):  # true for NaN too
+            found = f"{frames.dtype} in [{low:.4g}, {high:.4g}]"
+            hint = "pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself"
+            raise BadInputError("frames", found, expected, hint)
 
 
 @dataclass(frozen=True)
@@ -360,14 +362,15 @@ class DualEncoder(HubEncoder):
         return self._with_state(_full(self._frozen().head(features)), state)
 
     def _with_state(self, embedded: Float[Tensor, "*lead D"], state: Tensor | None) -> Float[Tensor, "*lead D"]:
-        found = "none" if state is None else f"{state.dtype} {list(state.shape)}"
-        hint = "models trained with data.state read it, others images alone; bare videos and goal images have none"
-        if self.state is None:
-            require(state is None, "state", found, "none", hint)
+        if self.state is None and state is None:
             return embedded
-        shape = [*embedded.shape[:-1], len(self.state.mean)]
-        good = state is not None and list(state.shape) == shape and state.is_floating_point()
-        require(good, "state", found, f"the robot's state at each image, floats {shape}", hint)
+        shape = None if self.state is None else [*embedded.shape[:-1], len(self.state.mean)]
+        if state is None or list(state.shape) != shape or not state.is_floating_point():
+            found = "none" if state is None else f"{state.dtype} {list(state.shape)}"
+            expected = "none" if shape is None else f"the robot's state at each image, floats {shape}"
+            hint = "models trained with data.state read it, others images alone; bare videos and goal images have none"
+            raise BadInputError("state", found, expected, hint)
+        assert self.state is not None
         return embedded + _full(self.state(state))
 
     def forward_features(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead C h w"]:
@@ -409,9 +412,9 @@ class DualEncoder(HubEncoder):
         Raises:
             BadInputError: When `texts` is one string, empty, or holds something that is no string.
         """
-        ok = not isinstance(texts, str) and texts and all(isinstance(text, str) for text in texts)
-        hint = "wrap a single instruction in a list"
-        require(ok, "texts", repr(texts)[:80], "a sequence of one or more strings", hint)
+        if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
+            hint = "wrap a single instruction in a list"
+            raise BadInputError("texts", repr(texts)[:80], "a sequence of one or more strings", hint)
         return _full(self.text(list(texts)))
 
     def describe(self) -> Description:

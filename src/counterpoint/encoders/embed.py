@@ -1,8 +1,9 @@
 """`counterpoint embed DATA --model RUN --out FOLDER`: the embedding of every frame of every episode, as parquet.
 
 OUT/blocks/block-000000.parquet ...  `episode` and `step` (int32), `embedding` (a list of D float32), in order
-OUT/embeddings.json                  the model's digests, the data's fingerprint, cameras, D, and each file's digest;
-                                     without `files` until all are there
+OUT/embeddings.json                  the format, the model's digests, the data's fingerprint, cameras, D, and the digest
+                                     of each file; without `files` until all are there
+OUT/SHA256SUMS                       the files' digests, from when they are written
 
 The embedding of a frame is, of a dual encoder, what `encode_image` returns: raw, not normalised, with the robot's state
 where the encoder reads it. Of an observation encoder it is the vector that a policy would act on: of the S frames that
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +27,9 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tyro.conf import Positional, arg
 
-from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, camera_images, camera_names
@@ -35,13 +37,13 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import load, saved_digests, saved_kind
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError, require
-from counterpoint.files import lock, remove_unfinished, sha256_of, write_atomically
+from counterpoint.errors import require
+from counterpoint.files import write_atomically
+from counterpoint.flags import Computes, Model, Names, Number
+from counterpoint.folder import FORMAT, claim, digests_of
 from counterpoint.formats import open_dataset
 from counterpoint.provenance import provenance
 
-LAYOUT = 1
-"""The version of the folder's layout."""
 ABOUT = "embeddings.json"
 OBSERVATIONS = 64
 """Observations of one pass."""
@@ -67,25 +69,25 @@ class Embedding:
 
 
 def embed(
-    data: str | Path,
+    data: Positional[Annotated[str | Path, arg(metavar="PATH")]],
     *,
-    model: str | Path,
-    out: str | Path,
-    cameras: Sequence[str] = (),
-    device: str = "cpu",
-    batch_size: int | None = None,
-    engine: Engine | None = None,
+    model: Model,
+    out: Annotated[str | Path, arg(metavar="PATH")],
+    cameras: Names = (),
+    device: Computes = "cpu",
+    batch_size: Number = None,
+    engine: Engine = HERE,
 ) -> Path:
-    """Embed every frame of a data set and print how fast; the same call continues an interrupted one.
+    """Write the embedding of every frame of a data set as parquet. The same call continues an interrupted one.
 
     Args:
         data: A data set of any format.
-        model: A run, a saved encoder or a Hub id.
-        out: The folder to write; see the module for what it holds.
-        cameras: The views that are embedded; by default the data's first, or as many as an observation encoder has.
-        device: The device that computes.
+        model: A run's folder, a folder of saved weights or a Hub id.
+        out: The folder to write: blocks/*.parquet and embeddings.json.
+        cameras: The camera to embed, or all cameras of an observation encoder; by default the data's first.
+        device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: Where blocks of episodes are computed; threads of this process by default.
+        engine: Executor for blocks of episodes.
 
     Returns:
         The folder.
@@ -95,7 +97,7 @@ def embed(
             computed; or a damaged episode; finished blocks are kept.
         MissingExtraError: Ray as the engine, without Ray.
     """
-    data, out, engine = Path(data), Path(out), engine or Engine()
+    data, out = Path(data), Path(out)
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
     store, encoder = open_dataset(data), _load(str(model), device)
@@ -106,15 +108,25 @@ def embed(
     require(views, model, "an encoder that reads no camera", "one that embeds images", "choose another model")
     job = Embedding(data, str(model), views, device, batch_size or count)
     embedder = Embedder(job, store, encoder)
-    files = BlockFiles(out / "blocks", ".parquet", blocks_of(store.lengths))
-    about, held = _claim(out, job, store)
-    with held:
+    files = BlockFiles(out, ".parquet", blocks_of(store.lengths))
+    about = {
+        "model": saved_digests(job.model),
+        "data": store.fingerprint,
+        "cameras": list(job.cameras),
+        "batch_size": job.batch_size,
+    }
+    hint = "name a new folder, or give what the folder was begun with"
+    with claim(out, ABOUT, about, what="embeddings", does="embeds", hint=hint):
         started, total = time.perf_counter(), int(store.lengths.sum())
         left = work_through(files, embedder.work, partial(open_embedder, job), engine, title="Embedding", device=device)
         seconds = time.perf_counter() - started
-        digests = [_entry(files, block) for block in files.blocks]
+        noted, named = digests_of(out), [(block, files.name(block)) for block in files.blocks]
+        digests = [
+            {"file": name, "episodes": [one.first, one.end - 1], "frames": one.frames, "sha256": noted[name]}
+            for one, name in named
+        ]
         sizes = {"frames": total, "episodes": len(store.episodes), "dimensions": embedder.dimensions(files)}
-        whole = about | sizes | {"files": digests, "provenance": provenance()}
+        whole = {"format": FORMAT, **about, **sizes, "files": digests, "provenance": provenance()}
         write_atomically(out / ABOUT, json.dumps(whole, indent=1) + "\n")
     speed = f"; {left / seconds:.0f} frames a second" if left else ""
     print(f"Embedded {len(store.episodes)} episodes, {total} frames in {len(digests)} files{speed}")
@@ -127,53 +139,6 @@ def _load(model: str, device: str) -> DualEncoder | ObservationEncoder:
     require(kind in ("dual_encoder", "observation_encoder"), model, f"kind {kind!r}", "an encoder", hint)
     encoder: DualEncoder | ObservationEncoder = load(model, map_location=device)
     return encoder
-
-
-def _claim(out: Path, job: Embedding, store: EpisodeStore) -> tuple[dict[str, Any], IO[str]]:
-    """Make and lock the folder; one that holds something else is refused.
-
-    Returns:
-        What decides the embeddings, and the lock.
-    """
-    own = {
-        "layout": LAYOUT,
-        "model": json.loads(saved_digests(job.model)),
-        "data": store.fingerprint,
-        "cameras": list(job.cameras),
-        "batch_size": job.batch_size,
-    }
-    file, hint = out / ABOUT, "name a new folder, or give what the folder was begun with"
-    early = (".lock", f".{ABOUT}.")  # all that a process leaves when it is killed before its first file is whole
-    empty = not out.exists() or (out.is_dir() and all(path.name.startswith(early) for path in out.iterdir()))
-    require(empty or file.is_file(), out, "files that are not embeddings", "a new folder", "name another one")
-    out.mkdir(parents=True, exist_ok=True)
-    held = lock(out, "embeds")
-    remove_unfinished(out)
-    if not file.is_file():
-        write_atomically(file, json.dumps(own, indent=1) + "\n")
-        return own, held
-    try:
-        begun = dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        begun = {}
-    other = [key for key, value in own.items() if begun.get(key) != value]
-    names = {"data": "other data", "model": "another model", "cameras": "other cameras"}
-    names |= {"batch_size": "another batch size", "layout": "another version"}
-    found = f"embeddings of {names[other[0]]}" if other else "embeddings"
-    if other:
-        held.close()
-        raise BadInputError(out, found, "embeddings of these data by this model", hint)
-    return own, held
-
-
-def _entry(files: BlockFiles, block: Block) -> dict[str, Any]:
-    """Return a finished file's entry in `embeddings.json`, after its rows were counted."""
-    path = files.path(block)
-    rows = pq.read_metadata(path).num_rows
-    hint = "remove the file and run the same command again"
-    require(rows == block.frames, path, f"{rows} rows", f"{block.frames}, its episodes' frames", hint)
-    episodes = [block.first, block.end - 1]
-    return {"file": f"blocks/{path.name}", "episodes": episodes, "frames": rows, "sha256": sha256_of(path)}
 
 
 class Embedder:

@@ -1,7 +1,8 @@
 """The folder every model is saved in, which is also its repository on the Hub.
 
-It holds `config.json` (`kind`, one of `KINDS`, and `config`), `model.safetensors`, `digests.json` of the two, and
-`README.md`, the model card. A run keeps this folder as `RUN/model/`.
+It holds `config.json` (`format`, `kind`, one of `KINDS`, and `config`), `model.safetensors`, further weights that were
+trained beside the model, the digests of all these in `SHA256SUMS`, and `README.md`, the model card. A run keeps this
+folder as `RUN/model/`.
 """
 
 from __future__ import annotations
@@ -12,31 +13,33 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Self, TypedDict, TypeVar, Unpack
 
 from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 from torch import Tensor, nn
+from tyro.conf import Positional, arg
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require, usable_device
-from counterpoint.files import sha256_of, write_atomically
+from counterpoint.files import write_atomically
+from counterpoint.flags import Name, PythonOnly
+from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require_format, seal
 from counterpoint.provenance import note_download
 
-CONFIG, WEIGHTS, DIGESTS, README = "config.json", "model.safetensors", "digests.json", "README.md"
+CONFIG, WEIGHTS, README = "config.json", "model.safetensors", "README.md"
 
 KINDS = {
-    "dual_encoder": "counterpoint.encoders.dual:DualEncoder.from_pretrained",
-    "observation_encoder": "counterpoint.encoders.observation:ObservationEncoder.from_pretrained",
-    "cloned_policy": "counterpoint.policies.cloned:ClonedPolicy.from_pretrained",
-    "diffusion_policy": "counterpoint.policies.diffusion_policy:DiffusionPolicy.from_pretrained",
-    "agent": "counterpoint.agents:SavedAgent.from_pretrained",
+    "dual_encoder": "counterpoint.encoders.dual:DualEncoder",
+    "observation_encoder": "counterpoint.encoders.observation:ObservationEncoder",
+    "cloned_policy": "counterpoint.policies.cloned:ClonedPolicy",
+    "diffusion_policy": "counterpoint.policies.diffusion_policy:DiffusionPolicy",
+    "agent": "counterpoint.agents:SavedAgent",
 }
-"""Kind of a saved model -> what loads it."""
+"""Kind of a saved model -> MODULE:CLASS, imported when one is loaded; its `from_pretrained` reads the folder."""
 
 Config = TypeVar("Config", bound=FrozenConfig)
 Module = TypeVar("Module", bound=nn.Module)
@@ -53,10 +56,12 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: When nothing is saved there, a file is damaged or of an unknown kind, or there is no such device.
+        BadInputError: When nothing is saved there, a file is damaged or of an unknown kind, another version wrote it,
+            or there is no such device.
     """
     module, _, name = KINDS[saved_kind(path_or_hub_id, **hub)].partition(":")
-    return attrgetter(name)(import_module(module))(path_or_hub_id, map_location=map_location, **hub)
+    found: type[Any] = getattr(import_module(module), name)
+    return found.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
 
 
 def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
@@ -64,9 +69,9 @@ def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
     return _read_config(_files(path_or_hub_id, (CONFIG, DIGESTS), **hub))[0]
 
 
-def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> str:
-    """Return the digests of the configuration and the weights saved there, as text."""
-    return _files(path_or_hub_id, (DIGESTS,), **hub)[DIGESTS].read_text(encoding="utf-8")
+def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> dict[str, str]:
+    """Return name -> digest of the configuration and all weights saved there."""
+    return digests_of(_files(path_or_hub_id, (CONFIG, DIGESTS), **hub)[DIGESTS].parent)
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
     expected = "a model of the Hub that names no code"
     require(code is None, path_or_hub_id, f"a model that runs {code!r} of an installed package", expected, hint)
     require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), "load any kind with counterpoint.load")
-    _check_digest(files, WEIGHTS)
+    _check(files[WEIGHTS])
     return ModelFiles(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
 
 
@@ -122,15 +127,26 @@ def _code_in(config: Any) -> str | None:
     return next((code for part in config.values() if (code := _code_in(part)) is not None), None)
 
 
-def further_file(path_or_hub_id: str | Path, name: str, **hub: Any) -> Path | None:
-    """Return another file of a saved model, or `None` where it has none of that name."""
-    try:
-        return _files(path_or_hub_id, (name,), **hub)[name]
-    except BadInputError:
+def further_weights(path_or_hub_id: str | Path, name: str, **hub: Any) -> tuple[Path, dict[str, Tensor]] | None:
+    """Return the file and the content of weights that were saved beside a model; `None` where there are none.
+
+    Raises:
+        BadInputError: When the file is missing though it has a digest, or is damaged.
+    """
+    file = f"{name}.safetensors"
+    if file not in saved_digests(path_or_hub_id, **hub):
         return None
+    path = _check(_files(path_or_hub_id, (CONFIG, DIGESTS, file), **hub)[file])
+    return path, read_weights(path)
 
 
-def write_model(folder: Path, kind: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Path:
+def write_model(
+    folder: Path,
+    kind: str,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    further: Mapping[str, Mapping[str, Tensor]] | None = None,
+) -> Path:
     """Write a model's folder without a card, made when absent; digests come last.
 
     Args:
@@ -138,21 +154,19 @@ def write_model(folder: Path, kind: str, config: Mapping[str, Any], weights: Map
         kind: One of `KINDS`.
         config: JSON values; all that is needed to build the model again.
         weights: Name -> tensor.
+        further: Name of further weights, saved as NAME.safetensors -> their names -> tensors.
 
     Returns:
         The folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(weights, folder / WEIGHTS)
-    write_atomically(folder / CONFIG, json.dumps({"kind": kind, "config": config}, indent=2) + "\n")
-    write_digests(folder)
+    for name, others in (further or {}).items():
+        write_weights(others, folder / f"{name}.safetensors")
+    about = {"format": FORMAT, "kind": kind, "config": config}
+    write_atomically(folder / CONFIG, json.dumps(about, indent=2) + "\n")
+    seal(folder, [CONFIG, WEIGHTS, *(f"{name}.safetensors" for name in further or {})])
     return folder
-
-
-def write_digests(folder: Path) -> None:
-    """Write `digests.json` of the files that are there."""
-    digests = {name: sha256_of(folder / name) for name in (CONFIG, WEIGHTS)}
-    write_atomically(folder / DIGESTS, json.dumps(digests, indent=1) + "\n")
 
 
 def _files(
@@ -174,13 +188,19 @@ def _files(
         if hub_id:
             hint += f". For a model of the Hub, work where there is no folder {folder.parent.name}"
         for file in (folder / name for name in names):
+            if file.name == DIGESTS and not file.is_file():
+                _refuse_another_version(folder / CONFIG)
             require(file.is_file(), file, "no such file", "a saved model, or a run that holds one", hint)
         return {name: folder / name for name in names}
     options: dict[str, Any] = {"revision": revision or pinned or None, "token": token, "cache_dir": cache_dir}
     options |= {"force_download": force_download, "local_files_only": local_files_only}
+    found_at: dict[str, Path] = {}
     try:
-        found_at = {file: Path(str(hf_hub_download(name, file, **options))) for file in names}
+        for wanted in names:
+            found_at[wanted] = Path(str(hf_hub_download(name, wanted, **options)))
     except _HUB_ERRORS as error:
+        if isinstance(error, EntryNotFoundError) and CONFIG in found_at:
+            _refuse_another_version(found_at[CONFIG])
         found = f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})"
         hint = "check the path or the id, and that the Hub can be reached; offline, runs, saved folders and ids that "
         hint += "were downloaded before work"
@@ -192,17 +212,20 @@ def _files(
 
 
 def _read_config(files: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
-    _check_digest(files, CONFIG)
+    _check(files[CONFIG])
+    _refuse_another_version(files[CONFIG])
     kind, config = _json(files[CONFIG], lambda tree: (tree["kind"], dict(tree["config"])), "model's configuration")
     require(kind in KINDS, files[CONFIG], f"kind {kind!r}", f"one of {', '.join(KINDS)}", "save the model again")
     return kind, config
 
 
-def _check_digest(files: Mapping[str, Path], name: str) -> None:
-    expected = _json(files[DIGESTS], lambda tree: str(tree[name]), f"sha256 of {name}")
-    found = sha256_of(files[name])
-    hint = "copy or download the folder again; the file was changed or cut short"
-    require(found == expected, files[name], f"sha256 {found[:12]}", f"{expected[:12]}, as in {DIGESTS}", hint)
+def _check(file: Path) -> Path:
+    return check_part(file.parent, file.name, _HINT)
+
+
+def _refuse_another_version(config: Path) -> None:
+    tree = _json(config, lambda tree: {**tree}, "model's configuration")
+    require_format(config, tree.get("format"), "a model")
 
 
 def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
@@ -213,9 +236,10 @@ def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
         raise BadInputError(file, f"no {what} ({type(error).__name__}: {error})", f"a {what}", hint) from None
 
 
+_HINT = "copy or download the folder again; the file was changed or cut short"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # `HfHubHTTPError`'s base is that of all errors of the HTTP library, which is another one in each version of the Hub's.
-_HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError)
+_HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError, EntryNotFoundError)
 
 
 class Card(TypedDict, total=False):
@@ -273,15 +297,19 @@ class SavedModel:
         """Return what the model card says of the model."""
         raise NotImplementedError
 
-    def save_pretrained(self, folder: str | Path, **card: Unpack[Card]) -> Path:
+    def save_pretrained(
+        self, folder: str | Path, *, further: Mapping[str, nn.Module] | None = None, **card: Unpack[Card]
+    ) -> Path:
         """Write the model's folder, made when absent, and return it. A `README.md` that is there already stays.
 
         Args:
             folder: The folder.
+            further: Name -> module that was trained beside the model, saved as NAME.safetensors.
             **card: Parts of the model card; see `Card`.
         """
         config, weights = self.contents()
-        written = write_model(Path(folder), self.kind, config, weights)
+        others = {name: module.state_dict() for name, module in (further or {}).items()}
+        written = write_model(Path(folder), self.kind, config, weights, others)
         if not (written / README).exists():
             write_atomically(written / README, str(self._card(sum(value.numel() for value in weights.values()), card)))
         return written
@@ -290,7 +318,7 @@ class SavedModel:
         self,
         repo_id: str,
         *,
-        private: bool | None = None,
+        private: bool = False,
         token: str | None = None,
         revision: str | None = None,
         **card: Unpack[Card],
@@ -323,24 +351,25 @@ class SavedModel:
 
 
 def push(
-    source: str | Path,
-    repo_id: str,
+    source: Positional[Annotated[str | Path, arg(metavar="RUN")]],
+    repo_id: Positional[Annotated[str, arg(metavar="OWNER/MODEL")]],
     *,
-    private: bool | None = None,
-    license: str | None = None,
-    token: str | None = None,
-    revision: str | None = None,
+    private: bool = False,
+    license: Name = None,
+    token: PythonOnly[str | None] = None,
+    revision: PythonOnly[str | None] = None,
 ) -> str:
-    """Upload a saved model to the Hub, as one commit; `counterpoint.load(repo_id)` is then the same model.
+    """Upload a run's model to the Hub, with its card: method, data, numbers.
 
-    The card is the folder's `README.md` with the id in its example and, of a run with a report or an evaluation, its
-    numbers under "Results", unless something stands there.
+    The upload is one commit; `counterpoint.load(repo_id)` is then the same model. The card is the folder's `README.md`
+    with the id in its example. The numbers of a run's report or evaluation are added under "Results", unless something
+    stands there.
 
     Args:
-        source: A run, or a folder that `save_pretrained` wrote.
-        repo_id: OWNER/MODEL on the Hub, made when absent.
-        private: Make a new repository private; by default as the account has it.
-        license: Identifier of the weights' licence, for the card.
+        source: The run's folder, or a folder that `save_pretrained` wrote.
+        repo_id: The model's name on the Hub; its repository is made when absent.
+        private: Make a new repository private; by default the account's settings decide.
+        license: Licence of the weights for the card, such as apache-2.0.
         token: A token with the right to write; by default that of `hf auth login`.
         revision: The branch; `main` by default.
 
@@ -355,19 +384,20 @@ def push(
     require(Path(source).exists(), source, "no such folder", "a run, or a saved model", "check the path")
     files = _files(source, (CONFIG, DIGESTS, WEIGHTS))
     kind, _ = _read_config(files)
-    _check_digest(files, WEIGHTS)
+    for name in saved_digests(source):
+        check_part(files[CONFIG].parent, name, _HINT)
     with TemporaryDirectory() as place:
         folder = shutil.copytree(files[CONFIG].parent, Path(place) / "model")
         readme = folder / README
         card = ModelCard(readme.read_text(encoding="utf-8") if readme.exists() else f"# Counterpoint {kind}\n")
         card.text = card.text.replace(_ANY_ID, repo_id)
-        card.text = card.text.replace(f"## Results\n\n{_NO_RESULTS}", f"## Results\n\n{_results(Path(source))}")
+        card.text = _with_results(card.text, Path(source))
         if license:
             card.data["license"] = license
         card.save(readme)
         try:
             hub = HfApi(token=token)
-            hub.create_repo(repo_id, private=private, exist_ok=True)
+            hub.create_repo(repo_id, private=private or None, exist_ok=True)
             message = f"Upload a {kind.replace('_', ' ')}"
             return str(
                 hub.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, revision=revision)
@@ -378,15 +408,28 @@ def push(
             raise BadInputError(repo_id, found, "a repository that this account may write to", hint) from error
 
 
+def write_results(run: Path) -> None:
+    """Write the numbers of a run's report and evaluation into the card of its model, if it has one."""
+    readme = run / "model" / README
+    if readme.is_file():
+        write_atomically(readme, _with_results(readme.read_text(encoding="utf-8"), run))
+
+
+def _with_results(card: str, run: Path) -> str:
+    """Return a card with a run's numbers under "Results", unless something else than this library's stands there."""
+    ours = rf"## Results\n\n(?:{re.escape(_NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
+    return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
+
+
 def _results(run: Path) -> str:
-    """Return the numbers in a run's `report.json` and `evaluation.json` as Markdown."""
+    """Return the numbers in a run's `report.json` (its `results`) and `evaluation.json` as Markdown."""
     rows, commands = [], []
     for name, command in (("report", "report"), ("evaluation", "evaluate")):
         file = run / f"{name}.json"
         if file.is_file():
             found = _json(file, lambda tree: dict(tree), "result")
             commands.append(f"`counterpoint {command}`")
-            rows += [line for key, value in found.items() for line in _estimates(key, value)]
+            rows += [line for key, value in found.get("results", found).items() for line in _estimates(key, value)]
     head = ["| | value | 95 % interval | n |", "|---|---|---|---|"]
     return "\n".join([f"By {' and '.join(commands)}.", "", *head, *rows]) if rows else _NO_RESULTS
 

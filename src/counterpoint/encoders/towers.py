@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,7 +23,7 @@ from counterpoint.encoders.weights import (
     start_from_file,
     tag_or_file,
 )
-from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require, require_known
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _GROUPS = 32
@@ -226,9 +225,8 @@ def _full_name(timm: Any, image_model: str, tag: str | None) -> str:
     """Return `architecture.tag`, both known to timm; the tag may be in the name, in `pretrained`, or in both."""
     architecture, _, named = image_model.partition(".")
     if not timm.is_model(architecture):
-        near = ", ".join(difflib.get_close_matches(architecture, timm.list_models(), n=3))
-        expected = "the name of a timm model" + (f", such as {near}" if near else "")
-        raise BadInputError("image_model", repr(image_model), expected, "timm.list_models() lists them")
+        expected, hint = "the name of a timm model, such as {}", "timm.list_models() lists them"
+        require_known(architecture, timm.list_models(), "image_model", repr(image_model), expected, hint)
     tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
     expected = f"one tag of {architecture}, the same in both fields: {', '.join(tags)}"
     hint = 'choose one of them, or give a local file: pretrained = "./weights.safetensors"'

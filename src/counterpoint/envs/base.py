@@ -15,7 +15,7 @@ from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
 from counterpoint.data.store import Cameras
 from counterpoint.envs.rendering import FastRenderer, render_settings
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 
 
 class Options(TypedDict, total=False):
@@ -243,7 +243,7 @@ def choose_cameras(given: Cameras, usual: Sequence[str], known: Sequence[str] | 
     names = tuple(dict.fromkeys((given,) if isinstance(given, str) else usual if given is None else given))
     if known is not None:
         for name in names:
-            require(name in known, "camera", repr(name), f"one of {', '.join(known)}", "choose from these")
+            require_known(name, known, "camera")
     return names
 
 

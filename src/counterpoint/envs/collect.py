@@ -2,7 +2,8 @@
 
 A data set is ordered by split, then by task, then by number. An episode depends on the data set's seed, its task, its
 split and its number alone, so that neither workers, nor an interruption, nor recording more change it. Finished
-episodes wait beside the data set in `OUT.partial`, each whole or not at all; the same call again continues there.
+episodes wait beside the data set in `OUT.partial`, each whole or not at all; the same call again continues there. The
+same call with more episodes extends a data set: it is written anew, with the episodes that it had.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
@@ -25,10 +25,14 @@ import tyro
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_seed
+from counterpoint.data.episode import Episode
 from counterpoint.data.robot_masks import mask_camera
-from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
+from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record
 from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.folder import require_same
 from counterpoint.formats.hdf5.writer import robomimic_about
+from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
@@ -100,8 +104,7 @@ class Slot:
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
     """Return the seed of an episode's scene after `attempt` that were given up, whatever else is recorded."""
-    keys = [seed, zlib.crc32(task.encode()), SPLITS.index(split), number, attempt]
-    return int(np.random.SeedSequence(keys).generate_state(1)[0])
+    return sample_seed(seed, number, f"{task}, {split}, attempt {attempt}", bits=32)
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ class Collection(ABC):
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
         """Write the data set from the staged episodes."""
         writer, plan = self.writer(folder, info), slots(self)
-        with ProgressBar("assemble", len(plan), "episodes") as bar:
+        with ProgressBar("Writing", len(plan), "episodes") as bar:
             for slot in plan:
                 writer.add_episode(*self.staged(staging, slot))
                 bar.advance()
@@ -250,7 +253,10 @@ def split_ranges(job: Collection) -> dict[str, str]:
 
 
 def collect(job: Collection) -> Path:
-    """Record a data set, or continue one that was interrupted; asking for the same one again changes nothing.
+    """Record a data set, continue one that was interrupted, or extend one by more episodes.
+
+    Asking for the same one again changes nothing. The episodes of a LeRobot data set that is extended are taken over
+    as they are; those of other formats are recorded again, which gives the same episodes.
 
     The data set keeps under `counterpoint`: `collect` (its identity), versions of the machine, and of every episode
     its task, split, seed, success, and how many scenes before it failed (`dropped`) or raised an error (`raised`).
@@ -270,27 +276,97 @@ def collect(job: Collection) -> Path:
     staging = Staging(out)
     try:
         identity: dict[str, Any] = json.loads(json.dumps(job.identity()))
-        if not out.exists():
+        earlier = _smaller(out, identity)
+        if earlier is not None and (out / "meta" / "info.json").is_file():
+            staging = _Extension(out, job, earlier)
+        if earlier is not None or not out.exists():
             out.parent.mkdir(parents=True, exist_ok=True)
             staging.open(identity)
-        if out.exists():  # before, or while this process waited
+        if out.exists() and earlier is None:  # before, or while this process waited
             about = (collected_about(out) or {})["collect"]
-            require_same(out, about, identity, "a data set collected", "choose another --out, or remove it")
+            hint = "choose another --out, or remove it; more episodes of the same settings extend it"
+            require_same(out, about, identity, "a data set collected", hint)
         else:
-            _record_missing(job, staging)
             built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder
             if not built.exists():
+                _record_missing(job, staging)
                 abouts = [staging.about(slot.place) for slot in slots(job)]
                 totals = {key: sum(about[key] for about in abouts) for key in ("dropped", "raised")}
                 machine = {"python": platform.python_version(), "platform": platform.platform()}
                 episodes = {key: [about[key] for about in abouts] for key in abouts[0]}
                 job.assemble(staging, built, {"collect": identity, "machine": machine, **totals, "episodes": episodes})
+            if earlier is not None:
+                out.rename(staging.folder / "earlier")
             built.rename(out)
     finally:
         simulation.cache_clear()
         staging.close()
     shutil.rmtree(staging.folder, ignore_errors=True)
     return out
+
+
+def _smaller(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a data set keeps of its collection if it is the one to record, but with fewer episodes."""
+    about = collected_about(out)
+    if about is None or "config" not in about["collect"]:
+        return None
+    then, now = about["collect"]["config"], identity["config"]
+    counts = {name: now[name] for name in _COUNTS.values() if name in now}
+    more = [count - then.get(name, 0) for name, count in counts.items()]
+    alike = about["collect"] | {"config": then | counts} == identity
+    return about if alike and min(more) >= 0 and max(more) > 0 else None
+
+
+class _Extension(Staging):
+    """The staged episodes of a larger data set, and those of the smaller one that it extends.
+
+    Args:
+        out: The smaller data set, of LeRobot.
+        job: The larger data set.
+        about: What the smaller one keeps of its collection.
+    """
+
+    def __init__(self, out: Path, job: Collection, about: Mapping[str, Any]) -> None:
+        super().__init__(out)
+        self._store, self._columns = LeRobotStore(out), about["episodes"]
+        known: dict[tuple[str, str], list[int]] = {}
+        for number, key in enumerate(zip(self._columns["task"], self._columns["split"], strict=True)):
+            known.setdefault(key, []).append(number)
+        self._numbers = {
+            slot.place: known[slot.task, slot.split][slot.number]
+            for slot in slots(job)
+            if slot.number < len(known.get((slot.task, slot.split), ()))
+        }
+
+    def finished(self) -> set[int]:
+        return super().finished() | set(self._numbers)
+
+    def about(self, place: int) -> dict[str, Any]:
+        if place not in self._numbers:
+            return super().about(place)
+        return {key: column[self._numbers[place]] for key, column in self._columns.items()}
+
+    def videos(self, place: int) -> dict[str, Path]:
+        if place not in self._numbers:
+            return super().videos(place)
+        return self._store.cut_videos(self._numbers[place], self.folder / ".videos")
+
+    def episode(self, place: int, instruction: str, fps: float) -> Episode:
+        if place not in self._numbers:
+            return super().episode(place, instruction, fps)
+        number, store = self._numbers[place], self._store
+        steps = np.arange(store.episodes[number].length)
+        images = [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+        return Episode(
+            frames={camera: store.frames(number, steps, camera) for camera in images},
+            instruction=instruction,
+            timestamps=steps / fps,
+            actions=store.actions(number),
+            state=store.state(number),
+            success=self.about(place)["success"],
+            rewards=store.rewards(number),
+            environment_state=store.environment_state(number),
+        )
 
 
 def record_slot(job: Collection, slot: Slot) -> None:
@@ -325,20 +401,27 @@ def record_slot(job: Collection, slot: Slot) -> None:
 
 
 def summary(out: Path) -> str:
-    """Describe a collected data set in a line: its episodes, and the scenes that gave none."""
-    about = collected_about(out) or {}
-    return f"{len(about['episodes']['seed'])} episodes, {_lost(about.get('dropped', 0), about.get('raised', 0))}"
+    """Describe a collected data set in a line: its episodes, and the scenes that gave none; empty for anything else."""
+    about = collected_about(out)
+    if about is None:
+        return ""
+    lost = _lost(about.get("dropped", 0), about.get("raised", 0))
+    return f"{len(about['episodes']['seed'])} episodes" + (f", {lost}" if lost else "")
 
 
 def _lost(dropped: int, raised: int) -> str:
-    return f"{dropped} failed ones dropped, {raised} in which the simulator raised an error"
+    """Return the scenes that gave no episode, in words; nothing where there are none."""
+    parts = [f"{dropped} failed ones dropped"] * bool(dropped)
+    return ", ".join(parts + [f"{raised} in which the simulator raised an error"] * bool(raised))
 
 
 def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
     lost = _lost(*(sum(about[key] for about in abouts) for key in ("dropped", "raised")))
     if "return" in abouts[0]:
-        return f"mean return {np.mean([about['return'] for about in abouts]):.1f}, {lost}"
-    return f"{sum(about['success'] for about in abouts)} of {len(abouts)} solved, {lost}"
+        earned = f"mean return {np.mean([about['return'] for about in abouts]):.1f}"
+    else:
+        earned = f"{sum(about['success'] for about in abouts)} of {len(abouts)} solved"
+    return f"{earned}, {lost}" if lost else earned
 
 
 def collected_about(out: Path) -> dict[str, Any] | None:
@@ -383,8 +466,8 @@ def _record_missing(job: Collection, staging: Staging) -> None:
     """Record the episodes that are not staged yet, with progress."""
     plan, counted = slots(job), staging.finished()
     batches = plan_jobs([slot for slot in plan if slot.place not in counted], job.config.workers)
-    recorded: list[Mapping[str, Any]] = []
-    with ProgressBar("collect", len(plan), "episodes", done=len(counted)) as bar:
+    recorded: list[Mapping[str, Any]] = [staging.about(place) for place in counted]
+    with ProgressBar("Collecting", len(plan), "episodes", done=len(counted)) as bar:
         for _ in _run(job, batches):
             fresh = staging.finished() - counted
             recorded += [staging.about(place) for place in fresh]

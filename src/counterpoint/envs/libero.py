@@ -18,7 +18,7 @@ from counterpoint.data.episode import Array
 from counterpoint.envs.base import Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import RobosuiteScene
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, MissingExtraError, require, require_known
 from counterpoint.formats.hdf5.files import CONTROL_HZ
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
@@ -46,14 +46,15 @@ class LiberoEnv(RobosuiteScene):
         chosen = choose_cameras(options.get("cameras"), CAMERAS[:1])
         options["cameras"] = choose_cameras([_IN_DATA.get(name, name) for name in chosen], (), CAMERAS)
         suite, _, which = task.partition("/")
-        known, hint = f"one of {', '.join(SUITES)}", "say libero/SUITE/TASK"
-        require(suite in SUITES, f"libero/{task}", f"suite {suite!r}", known, hint)
+        hint = "say libero/SUITE/TASK"
+        require_known(suite, SUITES, f"libero/{task}", f"suite {suite!r}", hint=hint)
         libero, benchmark, simulation = _import_libero(task)
         tasks = benchmark.get_benchmark_dict()[suite]()
         names = tasks.get_task_names()
         numbered = re.fullmatch(r"\d+", which) and int(which) < len(names)
-        known = f"0 to {len(names) - 1}, or one of {', '.join(names)}"
-        require(numbered or which in names, f"libero/{task}", f"task {which!r}", known, hint)
+        if not numbered:
+            expected = f"0 to {len(names) - 1}, or one of {{}}"
+            require_known(which, names, f"libero/{task}", f"task {which!r}", expected, hint)
         number = int(which) if numbered else names.index(which)
         about = tasks.get_task(number)
         super().__init__(

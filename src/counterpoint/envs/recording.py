@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import zipfile
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.envs.base import CameraEnv
-from counterpoint.errors import BadInputError, require
-from counterpoint.files import Beside, lock, read_object
+from counterpoint.files import Beside
+from counterpoint.folder import check_part, claim, digests_of, read_part, seal
 from counterpoint.formats.video import encode_video
 
 
@@ -66,7 +63,7 @@ class NoisyExpert:
 
     def reset(self, seed: int) -> None:
         """Begin an episode; the environment has been reset."""
-        self._rng = np.random.default_rng([seed, 1])
+        self._rng = sample_rng(seed, 0, "expert noise")
 
     def act(self) -> Array:
         """Return the next action: float32 [A] in [-1, 1]."""
@@ -149,14 +146,16 @@ def _finite(name: str, values: Array) -> Array:
 
 NOTE = "collect.json"
 """The file of a recording's identity."""
-_IMAGES, _MASKS, _ARRAYS = "images.npz", "masks.npz", "arrays.npz"
+_ABOUT, _IMAGES, _MASKS, _ARRAYS = "episode.json", "images.npz", "masks.npz", "arrays.npz"
+_HINT = "remove its folder: the episode is recorded again"
 
 
 class Staging:
     """The folder `OUT.partial`: `collect.json` with the identity, and a folder an episode, named by its index.
 
     An episode is `episode.json` (seed, success and so on), `arrays.npz`, a video a camera or, without loss,
-    `images.npz`, and `masks.npz` where there are masks.
+    `images.npz`, `masks.npz` where there are masks, and the digests of these files. A damaged one is refused when it is
+    read.
     """
 
     def __init__(self, out: Path) -> None:
@@ -170,23 +169,8 @@ class Staging:
             BadInputError: When the folder is not ours, is another process's now, or holds episodes recorded otherwise;
                 the key is named.
         """
-        note = self.folder / NOTE
-        if not self.folder.exists():
-            with Beside(self.folder) as folder:
-                made = Path(folder) / "staging"
-                made.mkdir()
-                (made / NOTE).write_text(json.dumps(identity, indent=2))
-                made.rename(self.folder)
         hint = f"set it as it was to continue, or remove {self.folder} to start anew"
-        found = f"a folder without {NOTE}"
-        require(note.is_file(), self.folder, found, "nothing, or a recording to continue", "choose another --out")
-        again = f"remove {self.folder} to start anew"
-        begun = read_object(note, "the settings of the recording", again)
-        require_same(self.folder, begun, identity, "episodes recorded", hint)
-        self._lock = lock(self.folder, "records")
-        for unfinished in self.folder.glob(".*"):
-            if unfinished.is_dir():
-                shutil.rmtree(unfinished)
+        self._lock = claim(self.folder, NOTE, identity, what="episodes recorded", does="records", hint=hint)
 
     def close(self) -> None:
         """Let other processes have the folder."""
@@ -201,41 +185,44 @@ class Staging:
         self, place: int, recording: Recording, about: Mapping[str, Any], fps: float, *, lossless: bool = False
     ) -> None:
         """Store an episode at its index, with notes as JSON values."""
-        made = self.folder / f".{place:06d}.{os.getpid()}"
-        made.mkdir()
-        if lossless:
-            np.savez_compressed(made / _IMAGES, **recording.frames)  # type: ignore[arg-type]
-        else:
-            for camera, frames in recording.frames.items():
-                encode_video(made / f"{camera}.mp4", frames, fps)
-        if recording.masks:
-            np.savez_compressed(made / _MASKS, **recording.masks)  # type: ignore[arg-type]
-        vectors = {"actions": recording.actions, "state": recording.state, "rewards": recording.rewards}
-        np.savez(made / _ARRAYS, **vectors, **recording.extra)  # type: ignore[arg-type]
-        (made / "episode.json").write_text(json.dumps({**about, "success": recording.success}))
-        try:
-            made.rename(self.folder / f"{place:06d}")
-        except OSError:
-            if place not in self.finished():
-                raise
-            shutil.rmtree(made)  # a worker of a killed run was faster with the same episode
+        final = self._at(place)
+        with Beside(final) as beside:
+            made = Path(beside) / final.name
+            made.mkdir()
+            if lossless:
+                np.savez_compressed(made / _IMAGES, **recording.frames)  # type: ignore[arg-type]
+            else:
+                for camera, frames in recording.frames.items():
+                    encode_video(made / f"{camera}.mp4", frames, fps)
+            if recording.masks:
+                np.savez_compressed(made / _MASKS, **recording.masks)  # type: ignore[arg-type]
+            vectors = {"actions": recording.actions, "state": recording.state, "rewards": recording.rewards}
+            np.savez(made / _ARRAYS, **vectors, **recording.extra)  # type: ignore[arg-type]
+            (made / _ABOUT).write_text(json.dumps({**about, "success": recording.success}))
+            seal(made, [path.name for path in made.iterdir()])
+            try:
+                made.rename(final)
+            except OSError:
+                if place not in self.finished():  # a worker of a killed run was faster with the same episode
+                    raise
 
     def about(self, place: int) -> dict[str, Any]:
         """Return the notes of an episode."""
-        with self._reading(place):
-            return dict(json.loads((self._at(place) / "episode.json").read_text()))
+        return dict(json.loads(read_part(self._at(place), _ABOUT, _HINT)))
 
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
         """Return an episode's arrays by name; none where there is no such file."""
-        path = self._at(place) / name
-        if not path.is_file():
+        folder = self._at(place)
+        if name != _ARRAYS and name not in digests_of(folder):
             return {}
-        with self._reading(place), np.load(path) as arrays:
+        with np.load(BytesIO(read_part(folder, name, _HINT))) as arrays:
             return dict(arrays)
 
     def videos(self, place: int) -> dict[str, Path]:
         """Return an episode's videos by camera."""
-        return {video.stem: video for video in sorted(self._at(place).glob("*.mp4"))}
+        folder = self._at(place)
+        names = sorted(name for name in digests_of(folder) if name.endswith(".mp4"))
+        return {Path(name).stem: check_part(folder, name, _HINT) for name in names}
 
     def episode(self, place: int, instruction: str, fps: float) -> Episode:
         """Return an episode without the frames that are kept as video."""
@@ -252,32 +239,5 @@ class Staging:
             environment_state=arrays.get("environment_state"),
         )
 
-    @contextmanager
-    def _reading(self, place: int) -> Iterator[None]:
-        """Raise what a damaged episode raises as a `BadInputError`."""
-        try:
-            yield
-        except (ValueError, KeyError, EOFError, FileNotFoundError, zipfile.BadZipFile, zlib.error) as error:
-            where, found = self._at(place), f"a damaged episode ({type(error).__name__}: {error})"
-            raise BadInputError(where, found, "a whole one", "remove its folder: it is recorded again") from None
-
     def _at(self, place: int) -> Path:
         return self.folder / f"{place:06d}"
-
-
-def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Return the first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
-    for key in [*now, *(key for key in then if key not in now)]:
-        old, new = then.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            if inner := first_difference(old, new):
-                return f"{key}.{inner[0]}", *inner[1:]
-        elif old != new:
-            return key, old, new
-    return None
-
-
-def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], found: str, hint: str) -> None:
-    """Raise a `BadInputError` that names the first key at which two identities differ, if they do."""
-    key, old, new = first_difference(then, now) or (None, None, None)
-    require(key is None, where, f"{found} with {key} = {old}", f"{key} = {new}", hint)

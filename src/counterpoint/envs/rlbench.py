@@ -18,7 +18,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv, Options, seeded_numpy
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.errors import MissingExtraError, require, require_known
 from counterpoint.formats.rlbench.poses import from_action, to_state
 
 CAMERAS = ("front", "wrist")
@@ -62,7 +62,7 @@ class RLBenchEnv(CameraEnv):
     usual_size = 256
 
     def __init__(self, task: str, *, variation: int = 0, **options: Unpack[Options]) -> None:
-        require(task in TASKS, f"rlbench/{task}", f"task {task!r}", f"one of {', '.join(TASKS)}", "choose from these")
+        require_known(task, TASKS, f"rlbench/{task}", f"task {task!r}")
         super().__init__(
             f"rlbench/{task}",
             "",

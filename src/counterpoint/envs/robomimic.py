@@ -15,7 +15,7 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv, Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
-from counterpoint.errors import import_extra, require
+from counterpoint.errors import import_extra, require_known
 from counterpoint.formats.hdf5.files import CONTROL_HZ, HORIZONS, ROBOMIMIC_STATE, env_args, instruction_of
 
 _HORIZON = 400  # where robomimic's study has none
@@ -56,9 +56,9 @@ class RobomimicEnv(RobosuiteScene):
         choose_backend()
         robosuite = import_extra("robosuite", "robosuite")
         env_name, kwargs = str(about["env_name"]), about["env_kwargs"]
-        every, hint = robosuite.ALL_ENVIRONMENTS, "name one of these, or install the package that has it"
-        expected = f"a data set, or one of {', '.join(sorted(every))}"
-        require(env_name in every, f"robomimic/{task}", f"environment {env_name!r}", expected, hint)
+        every, hint = sorted(robosuite.ALL_ENVIRONMENTS), "name one of these, or install the package that has it"
+        found, expected = f"environment {env_name!r}", "a data set, or one of {}"
+        require_known(env_name, every, f"robomimic/{task}", found, expected, hint)
         self._env = robosuite.make(env_name, **_modern(_arguments(kwargs), robosuite.__version__))
         self.versions = {"installed": str(robosuite.__version__)}
         if about.get("env_version"):

@@ -1,6 +1,7 @@
-"""Evaluation: rewards and representations in numbers with intervals, and the report page."""
+"""Evaluation: rewards and representations in numbers with intervals, and the pages about them."""
 
-from counterpoint.evaluation.reward_eval import Evaluation, Heatmap, evaluate_encoder
+from counterpoint.evaluation.bench import Heatmap
+from counterpoint.evaluation.comparison import Comparison
 from counterpoint.evaluation.statistics import Estimate
 
-__all__ = ["Estimate", "Evaluation", "Heatmap", "evaluate_encoder"]
+__all__ = ["Comparison", "Estimate", "Heatmap"]

@@ -1,21 +1,30 @@
-"""Held-out episodes of a run, every frame and instruction embedded once: the input of all numbers and figures."""
+"""Episodes with every frame and instruction embedded once, and what the embeddings of an encoder are like in numbers.
+
+`counterpoint.evaluation.definitions` defines the numbers of an embedding space, `SPACE`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
+from counterpoint.evaluation import metrics
+from counterpoint.evaluation.statistics import Drawn, Estimate, drawn_mean, resample_weights
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import Embedder, check_instructions, embed_steps, embed_text
+from counterpoint.rewards.model import Embedder, check_instructions, cosine, embed_steps, embed_text, potential
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+
+RECORDED, SHUFFLED, CENTRED = "as recorded", "shuffled", "mean taken away"
+"""Inputs of the numbers of a space: frames in their order, in random order, and less the mean of all frames."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +115,69 @@ def spread(length: int, most: int) -> Int[Indices, " T"]:
     if length <= most:
         return np.arange(length, dtype=np.int64)
     return np.linspace(0, length - 1, most).round().astype(np.int64)
+
+
+def measure_space(embedded: EmbeddedVideos, *, words: bool = True, seed: int = 0) -> dict[str, dict[str, Estimate]]:
+    """Return what an encoder's embeddings are like: input -> name in `definitions.SPACE` -> number.
+
+    Intervals resample tasks and then their videos, the same samples for all numbers; the effective rank has a
+    jackknife. A number that is defined on no video is left out.
+
+    Args:
+        embedded: Videos and instructions; several cameras are laid end to end.
+        words: False of an encoder that was not trained to compare frames with instructions: numbers that do are left
+            out.
+        seed: Random seed of the shuffles and samples.
+    """
+    joint, weights = embedded.side_by_side(), resample_weights(embedded.own.tolist(), seed=seed)
+    found = _smoothness(embedded, weights, seed)
+    centre = np.mean([video.mean(axis=0) for video in joint.videos], axis=0)
+    found[RECORDED] |= _likeness(joint, 0.0, weights, seed)
+    found[CENTRED] = _likeness(joint, centre, weights, seed)
+    found[RECORDED]["time_probe_r2"] = Drawn(metrics.time_probe(joint.videos, weights), len(joint.videos)).estimate()
+    found[RECORDED]["effective_rank"] = metrics.effective_rank_estimate(joint.videos)
+    spoken = () if words else ("ordering", "first_frame_to_language")
+    return {
+        name: {key: one for key, one in numbers.items() if np.isfinite(one.value) and key not in spoken}
+        for name, numbers in found.items()
+    }
+
+
+def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str, dict[str, Estimate]]:
+    """Return AcTOL's two properties, and the same of the frames in random order, at unit length."""
+    rows: dict[str, list[dict[str, float]]] = {RECORDED: [], SHUFFLED: []}
+    for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
+        times = steps.astype(np.float64)
+        similarity = potential(video, embedded.text[own : own + 1])[0]
+        flat = video.reshape(len(video), -1)
+        unit = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
+        shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
+        for name, order in ((RECORDED, np.arange(len(video))), (SHUFFLED, shuffled)):
+            row = {
+                "ordering": metrics.ordering(similarity[order], times),
+                "step_norm": float(metrics.step_norms(unit[order]).mean()),
+                "jump_ratio": metrics.jump_ratio(unit[order]),
+                "bridge_residual": metrics.bridge_residual(unit[order], times),
+            }
+            rows[name].append(row)
+    return {
+        name: {key: drawn_mean(np.array([row[key] for row in each]), weights).estimate() for key in each[0]}
+        for name, each in rows.items()
+    }
+
+
+def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> Mapping[str, Estimate]:
+    """Return DecisionNCE's Table 2 over all pairs of videos, and beside it last frames and frames from anywhere.
+
+    The language mean is over the videos' instructions, as annotations are averaged in the paper.
+    """
+    rng = sample_rng(seed, 0, "table 2")
+    anywhere = [int(rng.integers(len(video))) for video in embedded.videos]
+    frames = {"first": 0, "last": -1, "random": np.array(anywhere)}
+    rows = {name: embedded.frames_at(at) - offset for name, at in frames.items()}
+    found = {
+        f"{name}_frame_similarity": Drawn(metrics.pairwise_cosine(some, weights), len(some)).estimate()
+        for name, some in rows.items()
+    }
+    near = cosine(rows["first"], embedded.text[embedded.own].mean(axis=0, keepdims=True))[:, 0]
+    return found | {"first_frame_to_language": drawn_mean(near, weights).estimate()}

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
 from pydantic import Field
+from tyro.conf import Positional
 
 from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
@@ -23,6 +24,7 @@ from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require, usable_device
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
+from counterpoint.flags import Decimal, Device, Environment, Model, Number, Typed
 from counterpoint.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.formats.video import encode_video
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
@@ -51,39 +53,39 @@ class EvaluationConfig(FrozenConfig):
 
 
 def evaluate(
-    run: str | Path,
-    env: AnyEnv | None = None,
+    run: Positional[Model],
+    env: Annotated[AnyEnv | None, Typed(Environment)] = None,
     *,
     episodes: int = 50,
     envs: int = 2,
     seed: int = 0,
     video: int = 0,
-    device: str | None = None,
-    ensemble: float | None = None,
+    device: Device = None,
+    ensemble: Decimal = None,
     sampler: Sampler | None = None,
-    steps: int | None = None,
+    steps: Number = None,
 ) -> Path:
-    """Run a trained agent or policy and write `run/evaluation.json`: success and return, each with its interval.
+    """Run a trained agent or policy and write RUN/evaluation.json: success and return, each with its interval.
 
     An agent runs in the environment it was trained for, by default. A policy trained on demonstrations is shown images
     that were rendered as large as theirs and came to its size as theirs did, and an action lasts as long as theirs (on
     Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards alone; an
-    interval's end is null for a single episode. An episode whose simulator failed is no success, holds the
-    `error`, and is counted under `failed`.
+    interval's end is null for a single episode. An episode whose simulator raised an error is no success, holds the
+    `error`, and is counted under `simulator_errors`.
 
     Args:
         run: The run's folder, with `model/` in it.
-        env: A goal environment's id for an agent, SUITE/TASK for a policy, such as `metaworld/bin-picking` (a camera,
-            or several with commas, may follow an @; a policy that has the names of its cameras needs none), a
-            `gymnasium.Env` or a function that makes one.
+        env: The environment. For an agent a goal environment's id, by default the one that it was trained for; for a
+            policy SUITE/TASK, such as metaworld/bin-picking. Cameras may follow an @, with commas; a policy that has
+            the names of its cameras needs none. From Python also a `gymnasium.Env` or a function that makes one.
         episodes: Number of episodes.
         envs: Environments side by side; the result does not depend on it.
         seed: Random seed of the episodes, which never meet those of training.
         video: Number of episodes, the first ones, that are written as `run/videos/episode-NUMBER.mp4`.
         device: Device of the networks; a GPU where there is one.
-        ensemble: Decay of a temporal ensemble, for a diffusion policy; see `DiffusionPolicy.acting`, also for the next.
-        sampler: Sampler of a diffusion policy.
-        steps: Steps of sampling of a diffusion policy.
+        ensemble: Decay of a temporal ensemble, for a diffusion policy; 0.01 is ACT's.
+        sampler: Sampler of a diffusion policy; by default the one that it was trained for.
+        steps: Sampling steps of a diffusion policy; by default as many as it was trained for.
 
     Returns:
         The file written.

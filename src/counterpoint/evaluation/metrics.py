@@ -11,43 +11,57 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from counterpoint.errors import import_extra
-from counterpoint.evaluation.statistics import Estimate, statistic_percentile
+from counterpoint.evaluation.statistics import Estimate
 from counterpoint.rewards.model import cosine
 
 Array = NDArray[np.float64]
+CONSTANT = 1e-12
+"""A curve whose range is at most this share of its largest value does not change."""
 
 
-def value_order_correlation(values: Float[Array, " T"]) -> float:
-    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between a curve and time; 0 for a constant curve.
+def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
+    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number a curve.
 
-    Blind to what is in the video: a clock scores 1. Never report it without its controls.
+    A constant curve gets 0; it is constant where its range is below 1e-12 of its largest value, since the order of such
+    values is rounding. Blind to what is in the video: a clock scores 1. Never report it without its controls.
     """
-    return _correlation("spearmanr", values)
+    ranks = import_extra("scipy.stats", "report").rankdata(values, axis=-1)
+    return _with_time(np.where(_constant(values)[..., None], 0.0, ranks))
 
 
-def value_time_correlation(values: Float[Array, " T"]) -> float:
-    """Return Pearson's r between a curve and time, 0 for a constant curve: VOC as Robometer's code reports it.
+def value_time_correlation(values: Float[Array, "*L T"]) -> Any:
+    """Return Pearson's r between curves and time, 0 for a constant curve: VOC as Robometer's code reports it.
 
     Blind as `value_order_correlation`; a curve that jumps once at its end is far below its Spearman's.
     """
-    return _correlation("pearsonr", values)
+    return _with_time(np.where(_constant(values)[..., None], 0.0, values))
 
 
-def kendall_tau_b(values: Float[Array, " T"]) -> float:
-    """Return Kendall's tau-b between a curve and time: ties leave the denominator; 0 for a constant curve."""
-    return _correlation("kendalltau", values)
+def kendall_tau_b(values: Float[Array, "*L T"]) -> Any:
+    """Return Kendall's tau-b between curves and time: ties leave the denominator; 0 for a constant curve."""
+    earlier, later = np.triu_indices(np.shape(values)[-1], 1)
+    signs = np.sign(values[..., later] - values[..., earlier])
+    untied = np.maximum((signs != 0).sum(axis=-1), 1) * max(len(earlier), 1)
+    return np.where(_constant(values), 0.0, signs.sum(axis=-1) / np.sqrt(untied))[()]
 
 
-def _correlation(name: str, values: Array) -> float:
-    if np.ptp(values) == 0.0:
-        return 0.0
-    return float(getattr(import_extra("scipy.stats", "report"), name)(values, np.arange(len(values))).statistic)
+def _constant(values: Float[Array, "*L T"]) -> NDArray[np.bool_]:
+    return np.asarray(np.ptp(values, axis=-1) <= CONSTANT * np.abs(values).max(axis=-1))
+
+
+def _with_time(values: Float[Array, "*L T"]) -> Any:
+    """Return Pearson's r with 0, 1, ..., T-1; 0 where nothing changes."""
+    time = np.arange(values.shape[-1]) - (values.shape[-1] - 1) / 2
+    moved = values - values.mean(axis=-1, keepdims=True)
+    size = np.sqrt((moved**2).sum(axis=-1) * (time**2).sum())
+    return np.clip(moved @ time / np.where(size > 0, size, 1.0), -1.0, 1.0)[()]
 
 
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:
@@ -236,21 +250,15 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
     return float((squared / (2 * since * left / span)).mean())
 
 
-def pairwise_cosine(embeddings: Float[Array, "N D"]) -> float:
+def pairwise_cosine(embeddings: Float[Array, "N D"], weights: Float[Array, "*R N"] | None = None) -> Float[Array, "*R"]:
     """Return the mean cosine of all pairs of two different rows: DecisionNCE's Table 2, first row, for first frames.
 
-    `nan` for one row. An untrained network scores near 1 as well: compare centred embeddings.
+    `nan` for one row. An untrained network scores near 1 as well: compare centred embeddings. `weights` as in
+    `quality_ranking`; a row that counts twice is not paired with itself.
     """
-    count = len(embeddings)
-    if count < 2:
-        return float("nan")
-    gram = cosine(embeddings, embeddings)
-    return float((gram.sum() - np.trace(gram)) / (count * (count - 1)))
-
-
-def cosine_to(embeddings: Float[Array, "N D"], target: Float[Array, " D"]) -> float:
-    """Return the mean cosine of every row to one vector: DecisionNCE's Table 2, second row, for mean language."""
-    return float(cosine(embeddings, target[None]).mean())
+    gram, counts = cosine(embeddings, embeddings), np.ones(len(embeddings)) if weights is None else weights
+    inside = ((counts @ gram) * counts).sum(axis=-1) - (counts**2) @ np.diag(gram)
+    return _ratio(inside, counts.sum(axis=-1) ** 2 - (counts**2).sum(axis=-1))
 
 
 def effective_rank(embeddings: Float[Array, "N D"]) -> float:
@@ -277,22 +285,23 @@ def effective_rank_estimate(videos: Sequence[Float[Array, "T D"]], *, groups: in
     return Estimate(value, value - 1.96 * error, value + 1.96 * error, len(videos), method)
 
 
-def time_probe(videos: Sequence[Float[Array, "T D"]], *, seed: int = 0, folds: int = 5) -> Estimate | None:
-    """Return R^2 of progress t / (T-1) predicted linearly from one frame, in unseen videos; `None` for one video.
+def time_probe(
+    videos: Sequence[Float[Array, "T D"]], weights: Float[Array, "*R V"] | None = None, *, folds: int = 5
+) -> Float[Array, "*R"]:
+    """Return R^2 of progress t / (T-1) predicted linearly from one frame, in unseen videos; `nan` for one video.
 
     Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video is
-    predicted by a map fitted on others. 1 is perfect, 0 is the mean's. The interval resamples videos.
+    predicted by a map fitted on others. 1 is perfect, 0 is the mean's. `weights` as in `quality_ranking`.
     """
+    counts = np.ones(len(videos)) if weights is None else weights
     if len(videos) < 2:
-        return None
+        return np.full(counts.shape[:-1], np.nan)
     progress = np.concatenate([np.linspace(0.0, 1.0, len(video)) for video in videos])
     group = np.repeat(np.arange(len(videos)), [len(video) for video in videos])
     predicted = cross_predicted(np.concatenate(videos), progress, group, folds=folds)
     wrong = np.bincount(group, (predicted - progress) ** 2)
     variance = np.bincount(group, (progress - progress.mean()) ** 2)
-    return statistic_percentile(
-        lambda rows: 1.0 - float(wrong[rows].sum() / variance[rows].sum()), len(videos), seed=seed
-    )
+    return 1.0 - _ratio(counts @ wrong, counts @ variance)
 
 
 def cross_predicted(

@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import Field
 from torch import nn
-from tyro.conf import Suppress, arg
+from tyro.conf import Positional, arg
 
 from counterpoint.config import FrozenConfig, bound, free
 from counterpoint.data.episode import Array
@@ -27,9 +27,10 @@ from counterpoint.envs.kitchen.dynamics import KitchenDynamics
 from counterpoint.envs.kitchen.env import KitchenEnv
 from counterpoint.envs.make import make_env
 from counterpoint.errors import require
-from counterpoint.evaluation.rollout import episode_seed
+from counterpoint.evaluation.rollout import episode_seed, with_interval
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.files import write_atomically
+from counterpoint.flags import Computes
 from counterpoint.planning.shooting import MPPI, MPPIConfig
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
@@ -57,7 +58,7 @@ class PlanConfig(FrozenConfig):
         threads: Threads that simulate.
     """
 
-    env: Annotated[str, Suppress] = "kitchen/micro_open@left"
+    env: Positional[Annotated[str, arg(metavar="kitchen/TASK@CAMERA")]] = "kitchen/micro_open@left"
     reward: Annotated[str, arg(metavar="RUN|distance|constant")] = "distance"
     size: int = Field(default=112, ge=16)
     horizon: int = Field(default=50, ge=1)
@@ -109,13 +110,15 @@ def constant_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
     return lambda states: np.zeros(len(states))
 
 
-def plan(config: PlanConfig, out: Path | None = None, *, device: str = "cpu") -> dict[str, Any]:
-    """Plan episodes under a reward; the same call again continues an interrupted one.
+def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str, Any]:
+    """Act by planning with the simulator's own dynamics under a reward, and write every episode.
+
+    The same call again continues an interrupted one.
 
     Args:
         config: The settings.
         out: File of the result, written after every episode.
-        device: The device that computes rewards.
+        device: Device that computes rewards, such as cuda.
 
     Returns:
         `success` and `solved` with Wilson's interval, `progress` and `best` with a bootstrap's over scenes;
@@ -132,11 +135,14 @@ def plan(config: PlanConfig, out: Path | None = None, *, device: str = "cpu") ->
         for number in range(len(episodes), config.episodes):
             seed = episode_seed(config.seed, 3, number)
             episodes.append({"seed": seed, **plan_episode(env, config, make_reward, seed, opening)})
-            if out is not None:
-                result = {"identity": identity, **_result(episodes), "provenance": provenance()}
-                write_atomically(out, json.dumps(result, indent=1) + "\n")
+            result = {"identity": identity, **_result(episodes), "provenance": provenance()}
+            write_atomically(out, json.dumps(result, indent=1) + "\n")
             bar.advance()
-    return _result(episodes)
+    found = _result(episodes)
+    rate = f"{found['actions_a_second']:.0f} actions simulated a second"
+    progress, success = (with_interval(found[key]) for key in ("progress", "success"))
+    print(f"Wrote {out}: progress {progress}, success {success}, {rate}")
+    return found
 
 
 def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Callable[..., Reward], dict[str, Any]]:
@@ -171,10 +177,8 @@ def _result(episodes: list[dict[str, Any]]) -> dict[str, Any]:
     return {**shares, **means, "actions_a_second": rate, "episodes": episodes}
 
 
-def _begun(out: Path | None, identity: dict[str, Any]) -> list[dict[str, Any]]:
+def _begun(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the episodes that a file of the same settings and weights holds; make the folder of a new one."""
-    if out is None:
-        return []
     out.parent.mkdir(parents=True, exist_ok=True)
     if not out.exists():
         return []

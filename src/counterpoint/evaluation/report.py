@@ -1,4 +1,4 @@
-"""`counterpoint report RUN`: one page about a trained encoder, and the same numbers as JSON."""
+"""`counterpoint report RUN`: the comparison of one run with controls, and more about its encoder, as page and JSON."""
 
 from __future__ import annotations
 
@@ -9,120 +9,176 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from markupsafe import Markup
+from numpy.typing import NDArray
+from tyro.conf import Positional
 
-from counterpoint.data.cache import prepared
-from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import OneCameraStore, SubsetStore
-from counterpoint.encoders.dual import DualEncoder
-from counterpoint.encoders.features import features_of
+from counterpoint.encoders.calibration import RewardForm
+from counterpoint.encoders.hub import write_results
 from counterpoint.errors import require
-from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
-from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded
-from counterpoint.evaluation.scenes import scenes_of
+from counterpoint.evaluation.bench import RANDOM, WRONG
+from counterpoint.evaluation.compare import TEMPLATES, Compared, check_extras, compare_unseen, page_values
+from counterpoint.evaluation.comparison import Row
+from counterpoint.evaluation.definitions import METRICS, REWARD
+from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, EmbeddedVideos, measure_space, spread
+from counterpoint.evaluation.held_out import read_config
 from counterpoint.evaluation.statistics import Estimate
-from counterpoint.files import read_object, write_atomically
-from counterpoint.formats import open_dataset, split_names
-from counterpoint.formats.remote import absolute, url_of
-from counterpoint.provenance import provenance
-from counterpoint.rewards.curves import MEANING
-from counterpoint.rewards.model import Embedder, RewardModel, gains, reads_state, states_of
-from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render, signed
+from counterpoint.files import write_atomically
+from counterpoint.flags import Computes, File, Name
+from counterpoint.rewards.curves import MEANING, axis_label
+from counterpoint.rewards.model import RewardModel, embed_text
+from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render
+from counterpoint.rewards.sources import Curves, EncoderReward, Frames
 
-TEMPLATES = Path(__file__).parent / "templates"
-SPLITS = ("test", "val", "validation")
+Array = NDArray[np.float64]
+
 FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
-MOST_CHARTS, MOST_COLUMNS = 6, 20
+MOST_CHARTS = 6
 TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
 """Videos on the page, images of each, and their longer side in pixels: about three megabytes."""
+CARDS = (
+    ("accuracy", RECORDED, "right instruction first, whole videos"),
+    ("accuracy", RANDOM, "right instruction first, random segments"),
+    ("voc", RECORDED, "reward against time, own instruction"),
+    ("voc", WRONG, "reward against time, other instructions"),
+    ("voc", "reversed", "reward against time, video reversed"),
+    ("auroc", RECORDED, "success above the rest"),
+)
+"""The first four of these that are defined stand at the top of the page."""
+READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
+"""Rewards that any encoder of frames and instructions can be read as; one that was trained for one has all as rows."""
+
+
+class WatchedReward(EncoderReward):
+    """A reward that keeps what it saw: embedded videos, [T, D] or of several cameras [T, C, D], and their curves."""
+
+    def __init__(self, model: RewardModel, name: str) -> None:
+        super().__init__(model, name)
+        self.seen: list[Float[Array, "T *C D"]] = []
+        self.curves: list[Curves] = []
+
+    def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
+        """Keep the embedded video and its curves; arguments and result as in `EncoderReward`."""
+        self.seen.append(self._embedded(frames, shared))
+        self.curves.append(super().watch(frames, shared))
+        return self.curves[-1]
 
 
 def write_report(
-    run: Path,
-    data: Path | None = None,
+    run: Positional[Path],
+    data: File = None,
     *,
-    split: str | None = None,
+    split: Name = None,
     seed: int = 0,
     max_videos: int = 200,
     max_frames: int = 128,
-    device: str = "cpu",
+    device: Computes = "cpu",
 ) -> Path:
-    """Evaluate a run's encoder on held-out episodes and write `RUN/report.html` and `RUN/report.json`.
+    """Compare a run's reward with controls on held-out episodes; write `RUN/report.html` and `RUN/report.json`.
+
+    The run's verdict is printed, and the main numbers are written into the card of its model.
 
     Args:
         run: The run's folder.
         data: Episodes to report on; by default the run's own data.
-        split: Name of the split; by default `test`, or `val` where there is no `test`.
+        split: Split of the data; by default `test`, or `val` where there is no `test`.
         seed: Random seed of segments, shuffles and resamples.
-        max_videos: Greatest number of episodes; of more, a sample is taken.
+        max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Greatest number of embedded frames of an episode, evenly spread.
-        device: The device that computes.
+        device: The device that computes, such as cuda.
 
     Returns:
         The page.
 
     Raises:
-        BadInputError: An unfinished run, one whose encoder has no language, or data that cannot be evaluated.
+        BadInputError: An unfinished run, or data that cannot be evaluated.
         MissingExtraError: The extra `report` is not installed.
     """
+    check_extras()
     config = read_config(run / "config.json")
-    rewards = RewardModel.from_pretrained(run, device=device)
-    found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
-    way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
-    hint = f"measure its rewards: counterpoint compare {run} --data DATA --out OUT"
-    hint += f", or plot them: counterpoint reward VIDEO {way} --model {run}"
-    require(rewards.form in CURVES, run, found, "one that compares frames with instructions", hint)
-    options: Any = {"most": max_videos, "seed": seed, "encoder": rewards.encoder}
-    store, source, episodes = open_held_out(config, run / "config.json", data, split, **options)
-    texts = {info.instruction for info in store.episodes}
-    require(len(texts) > 1, episodes["data"], f"one instruction, {min(texts)!r}", "two or more", hint)
-    embedded = embed_store(rewards.encoder, store, cameras=store.cameras or None, max_frames=max_frames)
-    scenes = scenes_of(rewards.encoder, config, embedded.instructions, seed, source)
-    evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed, scenes=scenes)
+    found: Any = config.get("data")
+    section = found if isinstance(found, Mapping) else {}
+    hint, lines = "give a run of this version", _metrics(run / "metrics.jsonl")
+    require("path" in section, run / "config.json", "no data.path", "the configuration that training writes", hint)
+    reward = WatchedReward(RewardModel.from_pretrained(run, device=device), run.resolve().name)
+    model = reward.model
+    forms = [form for form in READINGS if form != model.form] if model.form in READINGS else []
+    compared = compare_unseen(
+        {reward.name: [reward]},
+        {reward.name: [config]},
+        Path(data or section["path"]),
+        split=split,
+        seed=seed,
+        max_videos=max_videos,
+        max_frames=max_frames,
+        segments=True,
+        readings={f"read as {form}": [EncoderReward(RewardModel(model.encoder, form=form), form)] for form in forms},
+    )
+    comparison, embedded = compared.comparison, _embedded(reward, compared, max_frames)
+    row, space = comparison.rows[0], measure_space(embedded, words=bool(forms), seed=seed)
     objective = config.get("objective", "unknown")
     about = {
-        "run": run.resolve().name,
+        "run": reward.name,
+        "form": model.form,
         "objective": objective.get("name", "unknown") if isinstance(objective, Mapping) else str(objective),
-        **episodes,
-        "max_frames": max_frames,
-        "provenance": provenance(),
         "trained_with": config.get("provenance"),
+        **comparison.about,
+        "episodes_the_run_was_trained_on": row.trained_on_these,
     }
-    verdict = evaluation.verdict(held_out=not about["episodes_the_run_was_trained_on"])
-    result = (
-        json.dumps({"verdict": verdict, **about} | {"evaluation": json.loads(evaluation.to_json())}, indent=2) + "\n"
-    )
+    comparison = replace(comparison, about=about)
     page = render(
         "report.html.j2",
         [TEMPLATES],
-        report_style=Markup((TEMPLATES / "report.css").read_text()),
-        about=about,
-        evaluation=evaluation,
-        verdict=verdict,
+        **page_values(comparison),
+        row=row,
+        cards=[card for card in CARDS if card[0] in row.inputs.get(card[1], {})][:4],
+        space=space,
+        recorded_space=RECORDED,
+        shuffled=SHUFFLED,
+        centred=CENTRED,
+        all=METRICS,
         width=embedded.text.shape[1],
+        frames=sum(map(len, embedded.videos)),
         meaning=MEANING,
-        players=_players(embedded, source, evaluation),
-        heatmaps=[shown(heatmap) for heatmap in evaluation.heatmaps],
+        players=_players(reward, compared, embedded),
         trajectories=_trajectories(embedded.side_by_side()),
-        training=_training_charts(_metrics(run / "metrics.jsonl")),
+        training=_training_charts(lines),
         bar=_bar,
-        signed=signed,
         config=json.dumps(config, indent=2),
     )
-    write_atomically(run / "report.json", result)
+    own = json.loads(comparison.to_json())
+    numbers = {name: {key: one.as_json() for key, one in some.items()} for name, some in space.items()}
+    result = {"verdict": row.verdict, "results": results(row), **own, "space": numbers}
+    write_atomically(run / "report.json", json.dumps(result, indent=2) + "\n")
     write_atomically(run / "report.html", page)
+    write_results(run)
+    print(row.verdict)
     return run / "report.html"
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return a run's configuration.
+def results(row: Row) -> dict[str, dict[str, Any]]:
+    """Return the numbers of a run that its model's card shows: title -> number with interval."""
+    chosen = [(name, RECORDED) for name in REWARD] + [("accuracy", RANDOM), ("voc", WRONG), ("accuracy", "last frame")]
+    return {
+        REWARD[name].title + (f", {given}" if given != RECORDED else ""): row.inputs[given][name].as_json()
+        for name, given in chosen
+        if name in row.inputs.get(given, {})
+    }
 
-    Raises:
-        BadInputError: No such file, or another than training writes.
-    """
-    require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
-    return read_object(path, "a run's configuration", "restore the file")
+
+def _embedded(reward: WatchedReward, compared: Compared, max_frames: int) -> EmbeddedVideos:
+    """Return the compared videos as the reward saw them; those of validation came after them."""
+    infos, texts = compared.store.episodes, compared.comparison.instructions
+    return EmbeddedVideos(
+        videos=tuple(reward.seen[: len(infos)]),
+        steps=tuple(spread(info.length, max_frames) for info in infos),
+        own=np.array([texts.index(info.instruction) for info in infos], np.int64),
+        instructions=texts,
+        text=embed_text(reward.model.encoder, texts),
+        fingerprint=compared.store.fingerprint,
+    )
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -140,119 +196,6 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def open_held_out(
-    config: Mapping[str, Any],
-    where: Path,
-    data: Path | None,
-    split: str | None,
-    *,
-    most: int,
-    seed: int,
-    encoder: Embedder | None = None,
-) -> tuple[EpisodeStore, EpisodeStore, dict[str, Any]]:
-    """Open the episodes to report on.
-
-    Args:
-        config: The run's configuration: `data.path`, `data.size`, `data.cameras`, `data.cache` and the numbers of the
-            episodes that were held out.
-        where: Its file, for errors.
-        data: Another data set; the run's own by default.
-        split: Name of the split; by default the episodes that training held out, else the first of `test`, `val` and
-            `validation`, or all episodes of a data set without splits.
-        most: Greatest number of episodes; of more, a sample is taken.
-        seed: Random seed of that sample.
-        encoder: With a frozen backbone it reads frames as recorded, or their features.
-
-    Returns:
-        Frames as the encoder was trained on them, the same episodes as recorded, and what the report says of them.
-
-    Raises:
-        BadInputError: A key or the data set is missing, or the data set has no such split.
-    """
-    found: Any = config.get("data")
-    section = found if isinstance(found, Mapping) else {}
-    good, hint = "path" in section and isinstance(section.get("size"), int), "give a run of this version"
-    require(good, where, "no data.path or data.size", "the configuration that training writes", hint)
-    source, about, (trained,) = open_unseen([config], Path(data or section["path"]), split, most=most, seed=seed)
-    if reads_state(encoder):
-        states_of(source, 0)  # refused before frames are decoded
-    about |= {"episodes_the_run_was_trained_on": trained}
-    names = section.get("cameras") or None
-    cameras = camera_names(source.cameras if names == ["all"] else names, source.cameras)
-    options: Any = {"root": section.get("cache")}
-    if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
-        as_trained = {"fit": section.get("fit", "square"), "decode": section.get("decode", "once")}
-        store = prepared(source.whole, size=section["size"], cameras=cameras, **as_trained, **options)
-        return SubsetStore(store, source.indices), source, about
-    if len(cameras) > 1 or not _trains_on(config, Path(about["data"])):  # features of some frames are not worth a store
-        return (OneCameraStore(source, cameras[0]) if len(cameras) == 1 else source), source, about
-    one = source.whole if cameras == source.cameras[:1] else OneCameraStore(source.whole, cameras[0])
-    return SubsetStore(features_of(encoder, one, **options), source.indices), source, about
-
-
-def open_unseen(
-    configs: Sequence[Mapping[str, Any]], path: Path, split: str | None, *, most: int, seed: int
-) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
-    """Open, as recorded, the instructed episodes of a data set that runs did not train on.
-
-    These are a split, or where the data have none the episodes that every run on these data held out, or all.
-
-    Args:
-        configs: The runs' configurations.
-        path: The data set.
-        split: Name of the split; by default the first of `test`, `val` and `validation`.
-        most: Greatest number of episodes; of more, a sample is taken.
-        seed: Random seed of that sample.
-
-    Returns:
-        The episodes, facts about them, and for each run whether it was trained on them.
-
-    Raises:
-        BadInputError: No such data set or split, or no episode that can be used.
-    """
-    require(url_of(path) or path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
-    splits, own = split_names(path), [_trains_on(config, path) for config in configs]
-    chosen = split or next((name for name in SPLITS if name in splits), None)
-    mine = [config for config, same in zip(configs, own, strict=True) if same]
-    held = None
-    if chosen is None and mine and all("held_out" in config for config in mine):
-        held = set.intersection(*(set(config["held_out"]) for config in mine))
-        inside = mine[0]["data"].get("train_split")
-        source = open_dataset(path, split=inside if inside in splits else None)
-    else:
-        hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
-        good = chosen is not None or not splits or not mine
-        require(good, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
-        source = open_dataset(path, split=chosen)
-    way = f"the split {chosen}" if chosen else "all episodes"
-    if held is not None:
-        numbers = ", ".join(map(str, sorted(held)))
-        way = f"{len(held)} of {len(source.episodes)} episodes, left out of training by task: {numbers}"
-        source = SubsetStore(source, sorted(held))
-    infos = list(enumerate(source.episodes))
-    good_ones = [at for at, info in infos if info.length > 1 and info.instruction.strip()]
-    require(good_ones, path, "no episode with an instruction", "some", "report on instructed episodes")
-    sample = np.random.default_rng(seed).choice(len(good_ones), min(most, len(good_ones)), replace=False)
-    kept = [good_ones[at] for at in sorted(sample.tolist())]
-    trained = [
-        same and held is None and chosen in (None, config["data"].get("train_split", "train"))
-        for config, same in zip(configs, own, strict=True)
-    ]
-    about = {
-        "data": str(path),
-        "split": chosen,
-        "held_out": way,
-        "episodes_left_out": len(infos) - len(good_ones),
-        "episodes_drawn_from": len(good_ones),
-    }
-    return SubsetStore(source, kept), about, trained
-
-
-def _trains_on(config: Mapping[str, Any], path: Path) -> bool:
-    section = config.get("data")
-    return isinstance(section, Mapping) and "path" in section and absolute(section["path"]) == absolute(path)
-
-
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
     """Return a number, its interval and a worthless encoder's number, in per cent of the scale."""
 
@@ -262,15 +205,6 @@ def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | 
 
     ends = {"place": position(estimate.value), "low": position(estimate.low), "high": position(estimate.high)}
     return {**ends, "bad": None if bad is None else position(bad)}
-
-
-def shown(heatmap: Heatmap) -> dict[str, Any]:
-    """Return DecisionNCE's Figure 6 for the first `MOST_COLUMNS` instructions, and the largest score (`reach`)."""
-    names = heatmap.columns[:MOST_COLUMNS]
-    scores = zip(heatmap.rows, heatmap.values, strict=True)
-    rows = [(names.index(row), values[: len(names)]) for row, values in scores if row in names]
-    reach = max(abs(value) for _, values in rows for value in values) or 1.0
-    return {"title": heatmap.name[:1].upper() + heatmap.name[1:], "names": names, "rows": rows, "reach": reach}
 
 
 def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
@@ -333,33 +267,30 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
     return chart.html, {embedded.instructions[own]: colour for own, colour in colours.items()}
 
 
-def _players(
-    embedded: EmbeddedVideos, source: EpisodeStore, evaluation: Evaluation
-) -> list[tuple[str, dict[str, Any]]]:
+def _players(reward: WatchedReward, compared: Compared, embedded: EmbeddedVideos) -> list[tuple[str, dict[str, Any]]]:
     """Return the first video of each of the first instructions, on one range of values: (instruction, player)."""
+    store, form = compared.store, reward.model.form
     chosen = [embedded.own.tolist().index(own) for own in dict.fromkeys(embedded.own.tolist())][:PLAYERS]
-    curves = [gains(CURVES[evaluation.form](embedded.videos[at], embedded.text), evaluation.form) for at in chosen]
+    curves = [reward.curves[at](np.arange(len(embedded.steps[at])), embedded.instructions) for at in chosen]
     y_range = padded(min(float(curve.min()) for curve in curves), max(float(curve.max()) for curve in curves))
     players = []
     for at, curve in zip(chosen, curves, strict=True):
         own, steps, shown = int(embedded.own[at]), embedded.steps[at], spread(len(embedded.steps[at]), IMAGES)
-        seconds = source.timestamps(at)[steps].tolist()
-        *rest, strongest = sorted((i for i in range(len(curve)) if i != own), key=lambda i: curve[i, -1])
-        lines = [Line(seconds, curve[i].tolist(), "rest") for i in rest]
-        if rest:  # the middle line has the label
-            label = f"{len(rest)} other instruction{'s' if len(rest) > 1 else ''}"
-            lines[len(rest) // 2] = replace(lines[len(rest) // 2], label=label)
-        for i, kind in ((strongest, "c1"), (own, "c0")):
+        seconds = store.timestamps(at)[steps].tolist()
+        others = sorted((i for i in range(len(curve)) if i != own), key=lambda i: curve[i, -1])
+        lines = [Line(seconds, curve[i].tolist(), "rest") for i in others[:-1]]
+        if lines:  # the middle line has the label
+            label = f"{len(lines)} other instruction{'s' if len(lines) > 1 else ''}"
+            lines[len(lines) // 2] = replace(lines[len(lines) // 2], label=label)
+        for i, kind in [*((i, "c1") for i in others[-1:]), (own, "c0")]:
             lines.append(Line(seconds, curve[i].tolist(), kind, embedded.instructions[i], live=True))
-        frames = zip(shown, source.frames(at, steps[shown]), strict=True)
-        gained = evaluation.form == "potential"
         panel = Panel(
             lines,
-            y_label="reward gained (change of the cosine)" if gained else "reward (cosine)",
+            y_label=axis_label(form),
             summary=f"Reward of a video of {embedded.instructions[own]!r} under all instructions",
             y_range=y_range,
         )
-        images = {int(number): jpeg(frame, side=IMAGE_SIDE, quality=70) for number, frame in frames}
-        view = make_player([panel], seconds, steps.tolist(), images)
-        players.append((embedded.instructions[own], view))
+        images = zip(shown, store.frames(at, steps[shown], compared.cameras[0]), strict=True)
+        small = {int(number): jpeg(frame, side=IMAGE_SIDE, quality=70) for number, frame in images}
+        players.append((embedded.instructions[own], make_player([panel], seconds, steps.tolist(), small)))
     return players

@@ -10,19 +10,25 @@ contrastive RL and TD InfoNCE) and *held* when it was at the last step.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from counterpoint.data.draws import sample_seed
 from counterpoint.envs.make import as_maker
 from counterpoint.envs.vector import Env, Failed, Step, VectorEnv, stacked
 from counterpoint.errors import require
 from counterpoint.evaluation.statistics import mean_bca, wilson
+from counterpoint.files import write_atomically
 from counterpoint.policies.base import Policy
 
+RESULT = "result.json"
+"""The file in a run's folder that holds the newest evaluation of its training."""
 TOLERATED = 0.1
 """Share of episodes whose simulator may fail."""
 
@@ -40,7 +46,7 @@ class EpisodeResult:
         held: True if it was solved at the last step.
         total_reward: Sum of the rewards.
         steps: Steps taken.
-        steps_to_success: Steps until the task was first solved, or else all.
+        steps_to_success: Steps until the task was first solved; `None` where it was not.
         closest_distance: Smallest distance to the goal in the environment's units, where it has one.
         last_distance: Distance at the last step.
         error: The simulator's message where it failed.
@@ -51,7 +57,7 @@ class EpisodeResult:
     held: bool | None
     total_reward: float
     steps: int
-    steps_to_success: int
+    steps_to_success: int | None
     closest_distance: float | None = None
     last_distance: float | None = None
     error: str | None = None
@@ -72,8 +78,7 @@ def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
         number: Number of the episode, or of the round of episodes.
         row: Number of the environment in the round.
     """
-    words = np.random.SeedSequence([seed, stream, number, row]).generate_state(1)
-    return int(words[0]) & 0x7FFFFFFF
+    return sample_seed(seed, number, f"episodes of stream {stream}, row {row}", bits=31)
 
 
 def rollout(
@@ -178,7 +183,7 @@ class _Running:
             held=(error is None and bool(self.latest.info["is_success"])) if judged else None,
             total_reward=self.reward,
             steps=max(self.steps, 0),
-            steps_to_success=self.solved_after or max(self.steps, 0),
+            steps_to_success=self.solved_after if error is None else None,
             closest_distance=min(self.distances, default=None),
             last_distance=self.distances[-1] if self.distances else None,
             error=error,
@@ -188,17 +193,20 @@ class _Running:
 def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Return success, return and distances with their intervals, for a result file.
 
-    Numbers that an environment does not define are `None`: `success` where no episode says, distances without goals.
+    `steps_to_success` is the mean of the solved episodes alone, and `simulator_errors` the number of episodes in which
+    the simulator raised an error. Numbers that are not defined are `None`: `success` where an environment has none,
+    `steps_to_success` where nothing was solved, distances without goals.
     """
+    solved = [one.steps_to_success for one in results if one.steps_to_success is not None]
     goals = [one for one in results if one.closest_distance is not None]
     return {
         "success": _share([one.success for one in results]),
         "success_at_end": _share([one.held for one in results]),
         "return": _mean([one.total_reward for one in results]),
-        "steps_to_success": float(np.mean([one.steps_to_success for one in results])),
+        "steps_to_success": _mean(solved),
         "closest_distance": _mean([one.closest_distance for one in goals]),
         "last_distance": _mean([one.last_distance for one in goals]),
-        "failed": sum(one.error is not None for one in results),
+        "simulator_errors": sum(one.error is not None for one in results),
     }
 
 
@@ -206,6 +214,27 @@ def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
     """Return the values of `report` that are defined, to log."""
     found = {key: one["value"] if isinstance(one, dict) else one for key, one in report(results).items()}
     return {key: float(value) for key, value in found.items() if value is not None}
+
+
+def write_report(path: Path, results: Sequence[EpisodeResult], **beside: Any) -> dict[str, float]:
+    """Write `report` and further entries as JSON; return `means`."""
+    write_atomically(path, json.dumps({**beside, **report(results)}, indent=1))
+    return means(results)
+
+
+def main_number(path: Path) -> str:
+    """Return the main number of a file that holds a `report`: success, or else the return, with its interval."""
+    found = json.loads(path.read_text())
+    key = "success" if found["success"] is not None else "return"
+    count, errors = found[key]["n"], found["simulator_errors"]
+    failed = f", {errors} of them ended by an error of the simulator" if errors else ""
+    return f"{key} {with_interval(found[key])} in {count} episode{'s' if count != 1 else ''}{failed}"
+
+
+def with_interval(number: Mapping[str, Any]) -> str:
+    """Return a number of a result file, and its interval where it has one: `0.86 [0.74, 0.93]`."""
+    ends = "" if number["low"] is None else f" [{number['low']:.2f}, {number['high']:.2f}]"
+    return f"{number['value']:.2f}{ends}"
 
 
 def _share(answers: Sequence[bool | None]) -> dict[str, Any] | None:

@@ -6,13 +6,13 @@ instructions differ in difficulty. Intervals of shares stay within [0, 1].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from math import nan
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
@@ -88,27 +88,6 @@ def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
     return Estimate(value, *_bootstrap([checked], np.mean, "BCa", seed), count, "BCa bootstrap")
 
 
-def statistic_percentile(
-    statistic: Callable[[NDArray[np.int64]], float], count: int, *, seed: int = 0, resamples: int = 1000
-) -> Estimate:
-    """Return a statistic of `count` videos with a percentile bootstrap interval.
-
-    Args:
-        statistic: Takes the indices of a resample's videos, with repeats.
-        count: Number of videos.
-        seed: Random seed of the resamples.
-        resamples: Number of resamples.
-    """
-    _checked(np.arange(count, dtype=np.float64))
-    value = float(statistic(np.arange(count)))
-    if count == 1:
-        return Estimate(value, nan, nan, 1, "none: one video")
-    rng = np.random.default_rng(seed)
-    samples = np.array([statistic(rng.integers(0, count, count)) for _ in range(resamples)])
-    low, high = np.nanquantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(value, float(low), float(high), count, "percentile bootstrap over videos")
-
-
 def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 1000) -> list[NDArray[np.int64]]:
     """Return bootstrap samples of videos: tasks with repeats, then of each as many videos as it has, with repeats.
 
@@ -122,6 +101,40 @@ def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 100
     rng = np.random.default_rng(seed)
     drawn = (rng.integers(0, len(groups), len(groups)) if len(groups) > 1 else [0] for _ in range(count))
     return [np.concatenate([rng.choice(groups[task], len(groups[task])) for task in picked]) for picked in drawn]
+
+
+def resample_weights(tasks: Sequence[Hashable], *, seed: int = 0) -> Float[Array, "R+1 N"]:
+    """Return how often each of N videos counts: once, then on each of R bootstrap samples of `task_resamples`."""
+    samples = [np.arange(len(tasks)), *task_resamples(tasks, seed=seed)]
+    return np.stack([np.bincount(sample, minlength=len(tasks)) for sample in samples]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A number of the N videos, and behind it its values on R bootstrap samples.
+
+    Attributes:
+        values: [1 + R].
+        n: Number of videos on which it is defined.
+    """
+
+    values: Float[Array, " R+1"]
+    n: int
+
+    def estimate(self) -> Estimate:
+        """Return the number with its interval."""
+        return from_resamples(float(self.values[0]), self.values[1:], self.n)
+
+    def __sub__(self, other: Drawn) -> Drawn:
+        return Drawn(self.values - other.values, min(self.n, other.n))
+
+
+def drawn_mean(values: Float[Array, " N"], weights: Float[Array, "R+1 N"]) -> Drawn:
+    """Return the mean over the videos on which a number is defined (not `nan`), and over those of every sample."""
+    defined = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        means = weights @ np.where(defined, values, 0.0) / (weights @ defined)
+    return Drawn(means, int(defined.sum()))
 
 
 def from_resamples(value: float, draws: Float[Array, " R"], count: int) -> Estimate:
@@ -142,13 +155,12 @@ def wilson(successes: int, count: int) -> Estimate:
     return Estimate(successes / count, float(interval.low), float(interval.high), count, "Wilson")
 
 
-def share_over_tasks(hits: Bool[NDArray[np.bool_], " N"], tasks: Sequence[Hashable], *, seed: int = 0) -> Estimate:
-    """Return a share of videos with an interval that holds where videos of one task resemble each other.
+def as_share(found: Estimate) -> Estimate:
+    """Return a share of videos, resampled over tasks, with an interval that has a width at 0 and 1 too.
 
-    It is the wider of Wilson's, which has a width at 0 and 1 too, and the bootstrap's over tasks and their videos.
+    It is the wider of the one it has, which allows for videos of one task that resemble each other, and Wilson's.
     """
-    draws = np.array([hits[sample].mean() for sample in task_resamples(tasks, seed=seed)])
-    return wider(wilson(int(hits.sum()), len(hits)), from_resamples(float(hits.mean()), draws, len(hits)))
+    return wider(wilson(round(found.n * found.value), found.n), found)
 
 
 def wider(one: Estimate, other: Estimate) -> Estimate:

@@ -14,21 +14,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup
 from numpy.typing import NDArray
+from tyro.conf import Positional, arg
 
-from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
+from counterpoint.evaluation.browsed import BrowsedSet
+from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
-from counterpoint.evaluation.report import TEMPLATES, read_config
-from counterpoint.formats import open_dataset, split_names
+from counterpoint.evaluation.held_out import read_config
+from counterpoint.flags import Computes
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
@@ -62,20 +63,26 @@ HEADERS = {
 }
 FILTER = ("find", "success", "split")
 """Keys of a query that choose episodes."""
-HELD_OUT = "held out"
-"""The name of the split of episodes that training set aside by itself."""
 OWN_END = "its own last frame"
-SUCCESS = {True: "yes", False: "no", None: "unknown"}
 
 
-def view(targets: Sequence[str], *, port: int = 0, browser: bool = True, device: str = "cpu") -> None:
-    """Serve the page until it is interrupted.
+def view(
+    targets: Positional[Annotated[Sequence[str], arg(metavar="RUN|DATA...", help_behavior_hint="(required)")]],
+    *,
+    port: int = 0,
+    browser: bool = True,
+    device: Computes = "cpu",
+) -> None:
+    """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
+
+    The page is served until it is interrupted.
 
     Args:
-        targets: Runs (folders of runs or of saved encoders, or Hub ids) and data sets.
-        port: The port; 0 takes a free one.
-        browser: True to open the page in the machine's browser.
-        device: The device that computes.
+        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; without a data set, those that
+            the runs were trained on.
+        port: The port on this machine; 0 takes a free one.
+        browser: Open the page in the machine's browser.
+        device: The device that computes, such as cuda.
 
     Raises:
         BadInputError: A target that is neither, or a port that is taken.
@@ -152,11 +159,11 @@ class Viewer:
         self.folder = folder
         self.runs: dict[str, RewardModel] = {}
         self.objectives: dict[str, str] = {}
-        self.sets: list[Path] = []
-        held_out: dict[Path, list[set[int]]] = {}
+        paths: list[Path] = []
+        trained: dict[Path, list[dict[str, Any]]] = {}
         for target in dict.fromkeys(targets):
             if not _is_run(Path(target)):
-                self.sets.append(Path(target))
+                paths.append(Path(target))
                 continue
             name = Path(target).resolve().name
             name = target if name in self.runs else name
@@ -168,14 +175,9 @@ class Viewer:
             )
             self.objectives[name] = objective.get("name", "")
             if Path(data.get("path") or "absent").exists():
-                held_out.setdefault(Path(data["path"]).resolve(), []).append(set(config.get("held_out", ())))
-        self.sets = self.sets or list(held_out)
-        held = [set.intersection(*held_out.get(path.resolve(), [set()])) for path in self.sets]
-        self._held_out = [sorted(numbers) for numbers in held]  # by all runs on these data
-        self._stores: dict[tuple[int, str], EpisodeStore] = {}
-        self._opening, self._computing = threading.Lock(), threading.Lock()
-        for number in range(len(self.sets)):
-            self.store(number)
+                trained.setdefault(Path(data["path"]).resolve(), []).append(config)
+        self.sets = [BrowsedSet(path, trained.get(path.resolve(), ())) for path in paths or trained]
+        self._computing = threading.Lock()
         self.language = any(model.form != "goal" for model in self.runs.values())
         self._clips: LRUCache[Clip] = LRUCache(KEPT)
 
@@ -209,27 +211,27 @@ class Viewer:
     def home(self, request: Request) -> Response:
         """Return the first page: a video of one's own, and the data sets."""
         shown = []
-        for number, path in enumerate(self.sets):
-            N = len(self.store(number).episodes)
-            shown.append((path.name, f"/data/{number}", N, self._cards(number, spread(N, AT_HOME).tolist(), {})))
+        for number, one in enumerate(self.sets):
+            N = len(one.store.episodes)
+            shown.append((one.path.name, f"/data/{number}", N, self._cards(number, spread(N, AT_HOME).tolist(), {})))
         runs = [(name, self.objectives[name], MEANING[model.form]) for name, model in self.runs.items()]
-        names = [*self.runs, *(path.name for path in self.sets)]
+        names = [*self.runs, *(one.path.name for one in self.sets)]
         return self._page("home", title=", ".join(names), runs=runs, sets=shown)
 
     def browse(self, request: Request) -> Response:
         """Return the episodes of a data set that fit the query: `find`, `success`, `split`, `page`."""
         number, query = request.path_params["set"], _query(request, FILTER)
-        store, matching = self.store(number, query["split"]), self._matching(number, query)
+        one = self._set(number)
+        matching = one.matching(**query)
         pages = max(1, -(-len(matching) // ON_A_PAGE))
         asked = request.query_params.get("page", "1")
         page = min(max(1, int(asked) if asked.isdecimal() else 1), pages)
         return self._page(
             "data",
-            title=self.sets[number].name,
+            title=one.path.name,
             query=query,
-            splits=[*[HELD_OUT] * bool(self._held_out[number]), *split_names(self.sets[number])],
-            count=len(matching),
-            total=len(store.episodes),
+            splits=[*one.marks, *one.splits],
+            counted=one.counted(matching),
             episodes=self._cards(number, matching[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], query),
             page=page,
             pages=pages,
@@ -239,17 +241,18 @@ class Viewer:
 
     def episode(self, request: Request) -> Response:
         """Return an episode beside its curves; its own instruction and the strongest other by default."""
-        number, at, store = self._episode(request)
+        number, at, one = self._episode(request)
+        store = one.store
         query, chosen = _query(request, FILTER), _query(request, ("instruction", "against", "camera"))
         (camera,) = camera_names(chosen["camera"] or None, store.cameras)
         info = store.episodes[at]
-        clip = self._clips.get((number, query["split"], at, camera), lambda: self._read_episode(store, at, camera))
+        clip = self._clips.get((number, at, camera), lambda: self._read_episode(store, at, camera))
         recorded = store.rewards(at)
         more = []
         if recorded is not None:
             line = Line(clip.seconds, recorded[clip.steps].tolist(), "c2", "recorded", live=True)
             more.append(Panel([line], "reward in the data", "The recorded reward over time", title="Recorded reward"))
-        matching = self._matching(number, query)
+        matching = one.matching(**query)
         place = matching.index(at) if at in matching else -1
         beside = [(matching[to] if place >= 0 and 0 <= to < len(matching) else None) for to in (place - 1, place + 1)]
         links = [to is not None and _link(f"/data/{number}/episodes/{to}", query) for to in beside]
@@ -257,10 +260,10 @@ class Viewer:
             clip,
             chosen["instruction"] or info.instruction,
             chosen["against"],
-            self.instructions(number),
+            one.instructions,
             more,
-            about=_about(info, at, query["split"]),
-            trail=[(self.sets[number].name, _link(f"/data/{number}", query))],
+            about=one.about(at),
+            trail=[(one.path.name, _link(f"/data/{number}", query))],
             kept=[(name, value) for name, value in query.items() if value],
             cameras=store.cameras,
             camera=camera,
@@ -286,9 +289,9 @@ class Viewer:
         """Return an image from the middle of an episode."""
         from starlette.responses import Response
 
-        _, at, store = self._episode(request)
+        _, at, one = self._episode(request)
         with self._computing:
-            (frame,) = store.frames(at, np.array([store.episodes[at].length // 2]))
+            (frame,) = one.store.frames(at, np.array([one.store.episodes[at].length // 2]))
         image = jpeg(frame, side=THUMBNAIL)
         return Response(image, media_type="image/jpeg", headers=HEADERS | {"Cache-Control": "private, max-age=600"})
 
@@ -319,54 +322,26 @@ class Viewer:
         self._clips.get(key, lambda: (clip, clip.bytes))
         return PlainTextResponse(f"/videos/{key}", headers=HEADERS)
 
-    def store(self, number: int, split: str = "") -> EpisodeStore:
-        """Return a data set, or one of its splits.
-
-        Raises:
-            BadInputError: No such data set or split, or one without a camera.
-        """
+    def _set(self, number: int) -> BrowsedSet:
         require(number < len(self.sets), f"data set {number}", "none such", f"0 to {len(self.sets) - 1}", "go back")
-        with self._opening:
-            if (number, split) not in self._stores:
-                known = split_names(self.sets[number])
-                if split == HELD_OUT and self._held_out[number]:
-                    whole = open_dataset(self.sets[number], split="train" if "train" in known else None)
-                    store: EpisodeStore = SubsetStore(whole, self._held_out[number])
-                else:
-                    store = open_dataset(self.sets[number], split=split or None)
-                require(store.cameras, self.sets[number], "no camera", "images to show", "view another data set")
-                self._stores[number, split] = store
-            return self._stores[number, split]
+        return self.sets[number]
 
-    def instructions(self, number: int) -> list[str]:
-        """Return the different instructions of a data set, in order of appearance."""
-        return [text for text in dict.fromkeys(info.instruction for info in self.store(number).episodes) if text]
-
-    def _episode(self, request: Request) -> tuple[int, int, EpisodeStore]:
-        """Return the numbers of the data set and the episode that are asked for, and the data set or its split."""
+    def _episode(self, request: Request) -> tuple[int, int, BrowsedSet]:
+        """Return the numbers of the data set and the episode that are asked for, and the data set."""
         number, at = request.path_params["set"], request.path_params["episode"]
-        store = self.store(number, request.query_params.get("split", ""))
-        last = len(store.episodes) - 1
+        one = self._set(number)
+        last = len(one.store.episodes) - 1
         require(at <= last, f"episode {at}", "no such episode", f"a number from 0 to {last}", "choose another")
-        return number, at, store
-
-    def _matching(self, number: int, query: Mapping[str, str]) -> list[int]:
-        find, success = query["find"].casefold(), query["success"]
-        return [
-            at
-            for at, info in enumerate(self.store(number, query["split"]).episodes)
-            if find in info.instruction.casefold() and success in ("", SUCCESS[info.success])
-        ]
+        return number, at, one
 
     def _cards(self, number: int, episodes: Sequence[int], query: Mapping[str, str]) -> list[dict[str, str]]:
-        split = query.get("split", "")
-        store = self.store(number, split)
+        one = self._set(number)
         return [
             {
                 "link": _link(f"/data/{number}/episodes/{at}", query),
-                "image": _link(f"/data/{number}/images/{at}", {"split": split}),
-                "instruction": store.episodes[at].instruction,
-                "about": _about(store.episodes[at], at, split),
+                "image": f"/data/{number}/images/{at}",
+                "instruction": one.store.episodes[at].instruction,
+                "about": one.about(at),
             }
             for at in episodes
         ]
@@ -463,7 +438,7 @@ class Viewer:
         from starlette.responses import HTMLResponse
 
         style, script = (Markup((TEMPLATES / "view" / f"view.{kind}").read_text()) for kind in ("css", "js"))
-        known = dict.fromkeys(text for number in range(len(self.sets)) for text in self.instructions(number))
+        known = dict.fromkeys(text for one in self.sets for text in one.instructions)
         values = {"trail": [], "language": self.language, "instructions": list(known)} | values
         values |= {"largest": LARGEST_UPLOAD, "view_style": style, "view_script": script}
         return HTMLResponse(render(f"view/{template}.html.j2", [TEMPLATES], **values), status, HEADERS)
@@ -494,8 +469,3 @@ def _query(request: Request, names: Sequence[str]) -> dict[str, str]:
 def _link(path: str, query: Mapping[str, object]) -> str:
     words = urlencode({name: value for name, value in query.items() if value})
     return f"{path}?{words}" if words else path
-
-
-def _about(info: EpisodeInfo, at: int, split: str) -> str:
-    success = {True: ", success", False: ", failure", None: ""}[info.success]
-    return f"episode {at}{f' of {split}' if split else ''}, {info.length} frames{success}"

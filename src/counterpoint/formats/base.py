@@ -11,7 +11,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.data.store import EpisodeStore, check_camera
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.boundary import as_numbers, parsing
 
 Item = TypeVar("Item")
@@ -61,8 +61,9 @@ def read_alike(
 def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> None:
     """Raise a `BadInputError` unless the split is one of the data set's, or none is asked for."""
     known, hint = list(names), "name one of these, or leave it out for all"
-    expected = f"one of {known}" if known else "none: this data set has no splits"
-    require(split is None or split in known, f"split of {path}", repr(split), expected, hint)
+    expected = "one of {}" if known else "none: this data set has no splits"
+    if split is not None:
+        require_known(split, known, f"split of {path}", expected=expected, hint=hint)
 
 
 def require_new(path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -379,6 +379,27 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
                         packet.pts, packet.dts, packet.stream = packet.pts + shift, packet.dts + shift, out
                         target.mux(packet)
             start += info.frames
+
+
+def cut_out(path: Path, first: int, count: int, out: Path) -> None:
+    """Write one of the parts that `remux` joined as a file of its own again, without encoding it anew.
+
+    Args:
+        path: The joined file.
+        first: Number of the part's first frame, a keyframe.
+        count: Its number of frames.
+        out: The file to write.
+    """
+    with reading(path), _written_whole(out) as whole, av.open(str(path)) as source, av.open(str(whole), "w") as target:
+        stream = source.streams.video[0]
+        copied = target.add_stream_from_template(stream, opaque=True)
+        shift = round(first / (probe_video(path).fps * float(stream.time_base or 1)))
+        packets = (packet for packet in source.demux(stream) if packet.pts is not None and packet.dts is not None)
+        for packet in islice(packets, first, first + count):
+            assert packet.pts is not None
+            assert packet.dts is not None
+            packet.pts, packet.dts, packet.stream = packet.pts - shift, packet.dts - shift, copied
+            target.mux(packet)
 
 
 def _rate(fps: float) -> Fraction:

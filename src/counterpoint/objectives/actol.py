@@ -44,6 +44,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from counterpoint.data.augment import Noise
 from counterpoint.data.draws import SortedFrames
 from counterpoint.data.spec import Spec
 from counterpoint.errors import require
@@ -59,6 +60,7 @@ from counterpoint.objectives.base import (
 )
 
 BridgeForm = Literal["variance", "log_variance", "variance_as_trained", "log_variance_as_trained"]
+INTERVAL = Noise((2,), "uniform")  # the numbers of `random_intervals`
 LOG_EPSILON = 1e-6  # the authors' addition to log(1 + 2 var)
 
 
@@ -296,34 +298,22 @@ def actol_loss(
     )
 
 
-def random_intervals(sample: Int[Tensor, " B"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
+def random_intervals(uniform: Float[Tensor, "B 2"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
     """Return one sub-interval a video with a valid frame inside; all of a video with fewer than three valid frames.
 
-    The start is uniform, the end uniform after it. Both are a function of the sample's number alone, whatever the
-    batch, the rank and the worker.
+    The start is uniform, the end uniform after it.
 
     Args:
-        sample: Global sample indices.
+        uniform: Two random numbers of each video in [0, 1), drawn with the batch.
         valid: False at padding.
     """
     count = valid.sum(1)
     free = (count - 2).clamp(min=1)
-    start = (_uniform(sample, 0) * free).long()
-    stop = start + 2 + (_uniform(sample, 1) * (free - start)).long()
+    first, second = uniform.double().unbind(1)  # in single precision a product could round up to the bound
+    start = (first * free).long()
+    stop = start + 2 + (second * (free - start)).long()
     positions = torch.stack([start, torch.minimum(stop, count - 1)], 1).clamp(min=0)
     return (~valid).sort(dim=1, stable=True).indices.gather(1, positions)
-
-
-def _uniform(sample: Int[Tensor, " B"], stream: int) -> Float[Tensor, " B"]:
-    """Hash (sample, stream) to [0, 1) by splitmix64, whose 64-bit products wrap around."""
-
-    def shift(word: Tensor, bits: int) -> Tensor:
-        return (word >> bits) & ((1 << (64 - bits)) - 1)  # a logical shift
-
-    word = (2 * sample.long() + stream + 1) * -0x61C8864680B583EB
-    for bits, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        word = (word ^ shift(word, bits)) * factor
-    return shift(word ^ shift(word, 31), 11).double() / 2**53
 
 
 class AcTOL(ClipObjective):
@@ -340,7 +330,8 @@ class AcTOL(ClipObjective):
 
     def sampling(self) -> Spec:
         """Return the spec of T sorted frames."""
-        return self.clips(SortedFrames(self.config.frames), per_instruction=self.config.unique_instructions)
+        spec = self.clips(SortedFrames(self.config.frames), per_instruction=self.config.unique_instructions)
+        return spec.with_transform("interval", INTERVAL) if self.config.interval == "random" else spec
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return Eq. 5.
@@ -350,7 +341,7 @@ class AcTOL(ClipObjective):
         """
         frames, text = features.rows["frames"], features.rows["text"]
         times, valid = batch["clip.indices"], batch["clip.valid"]
-        interval = random_intervals(batch["sample"], valid) if self.config.interval == "random" else None
+        interval = random_intervals(batch["interval"], valid) if self.config.interval == "random" else None
         bridge = brownian_bridge_loss(frames, times, valid=valid, interval=interval, form=self.config.bridge)
         near, temperature = neighbours(times, valid), self.config.temperature
         scores = pair_scores(frame_similarity(frames, text), near, temperature=temperature, directed=self.directed)

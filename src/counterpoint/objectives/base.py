@@ -1,4 +1,4 @@
-"""`Learner`, `Objective` and its base for clips; InfoNCE with its metrics, and the checks that losses share.
+"""`Learner`, `Objective` and its base for clips; InfoNCE with its metrics, checks that losses share, target networks.
 
 rows       L_r = mean_i -log exp(F[i, i]) / sum_j exp(F[i, j])
 columns    L_c = mean_j -log exp(F[j, j]) / sum_i exp(F[i, j])
@@ -7,6 +7,7 @@ symmetric  (L_r + L_c) / 2
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -14,21 +15,25 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.augment import Jitter, ResizedCrop, Transform, images
-from counterpoint.data.draws import Pick, sample_rng
+from counterpoint.data.augment import Jitter, Noise, ResizedCrop, Transform, images
+from counterpoint.data.draws import Pick
 from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError
 
 Batch = Mapping[str, Any]
 """A batch of samples by name: tensors with a leading B, and lists of B strings."""
+
+
+ORDER = "order", Noise((), "uniform")
+"""Key and draw of the random numbers by which `other_rows` orders a batch, for `Spec.with_transform`."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -287,8 +292,8 @@ def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     Raises:
         BadInputError: A matrix that is not square.
     """
-    ok = logits.ndim == 2 and logits.shape[0] == logits.shape[1]
-    require(ok, "logits", shapes(logits), "[B, B]", "score every row's query with every row's key")
+    if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
+        raise BadInputError("logits", shapes(logits), "[B, B]", "score every row's query with every row's key")
     return logits.logsumexp(1).mean() - logits.diagonal().mean()
 
 
@@ -379,15 +384,15 @@ def norm_penalty(frames: Float[Tensor, "B F D"], l1_weight: float, l2_weight: fl
     return penalty
 
 
-def other_rows(sample: Int[Tensor, " B"], count: int, labels: Int[Tensor, " B"] | None = None) -> Int[Tensor, "N B"]:
+def other_rows(order: Shaped[Tensor, " B"], count: int, labels: Int[Tensor, " B"] | None = None) -> Int[Tensor, "N B"]:
     """Return N other rows of the batch for each row, as its negatives.
 
-    The rows form a circle in random order, and negative n of a row is its (n+1)-th neighbour: every `result[n]` is a
-    permutation without fixed points, and up to N = B - 1 a row's negatives are distinct. The order depends on the set
-    of samples alone, not on the ranks that hold them.
+    The rows form a circle in the order of their random numbers, and negative n of a row is its (n+1)-th neighbour:
+    every `result[n]` is a permutation without fixed points, and up to N = B - 1 a row's negatives are distinct. The
+    circle depends on the samples and their numbers alone, not on the ranks that hold them.
 
     Args:
-        sample: Global sample indices, distinct.
+        order: A random number of each row, drawn with the batch: `ORDER`.
         count: N; beyond B - 1 the neighbours repeat.
         labels: Equal numbers for interchangeable samples, which are not each other's negatives; a row's negatives are
             then its next neighbours of other labels or, where there are none, itself, which contrasts nothing.
@@ -395,23 +400,23 @@ def other_rows(sample: Int[Tensor, " B"], count: int, labels: Int[Tensor, " B"] 
     Raises:
         BadInputError: A batch of one, with `count` > 0.
     """
-    B = len(sample)
-    hint = "raise batch_size or set num_negatives to 0"
-    require(B > 1 or not count, "batch", f"{B} sample", "at least 2, since negatives are other rows", hint)
+    B, device = len(order), order.device
     if not count:
-        return sample.new_empty((0, B))
-    shuffle = sample_rng(0, int(sample.min()), "other rows").permutation(B)
-    circle = torch.argsort(sample)[torch.from_numpy(shuffle).to(sample.device)]
+        return torch.empty((0, B), dtype=torch.int64, device=device)
+    if B < 2:
+        hint = "raise batch_size or set num_negatives to 0"
+        raise BadInputError("batch", f"{B} sample", "at least 2, since negatives are other rows", hint)
+    circle = torch.argsort(order, stable=True)
     position = torch.argsort(circle)
-    neighbour = 1 + torch.arange(count, device=sample.device) % (B - 1)
+    neighbour = 1 + torch.arange(count, device=device) % (B - 1)
     if labels is None:
         return circle[(position + neighbour[:, None]) % B]
-    around = circle[(position + torch.arange(1, B, device=sample.device)[:, None]) % B]  # [B - 1, B], the nearest first
+    around = circle[(position + torch.arange(1, B, device=device)[:, None]) % B]  # [B - 1, B], the nearest first
     same = labels[around] == labels
     free = (~same).sum(0)
     others = around.gather(0, same.int().argsort(dim=0, stable=True))
-    chosen = others.gather(0, torch.arange(count, device=sample.device)[:, None] % free.clamp(min=1))
-    return chosen.where(free > 0, torch.arange(B, device=sample.device))
+    chosen = others.gather(0, torch.arange(count, device=device)[:, None] % free.clamp(min=1))
+    return chosen.where(free > 0, torch.arange(B, device=device))
 
 
 def shapes(*tensors: Tensor) -> str:
@@ -424,15 +429,31 @@ def check_clips(
 ) -> None:
     """Refuse embeddings of other shapes than [B, F, D] with F >= `least` and [L, D]; L is B where they are `paired`."""
     ok = frames.ndim == 3 and frames.shape[1] >= least and text.ndim == 2 and text.shape[1] == frames.shape[2]
-    ok = ok and (not paired or len(text) == len(frames))
-    expected = f"[B, F, D] with F >= {least}, and [B, D]"
-    hint = "pass the embeddings of F frames of each clip, and one embedding of its instruction"
-    require(ok, "frames, text", shapes(frames, text), expected, hint)
+    if not ok or (paired and len(text) != len(frames)):
+        expected = f"[B, F, D] with F >= {least}, and [B, D]"
+        hint = "pass the embeddings of F frames of each clip, and one embedding of its instruction"
+        raise BadInputError("frames, text", shapes(frames, text), expected, hint)
 
 
 def check_frames(frames: Float[Tensor, "B F D"], order: str) -> None:
     """Refuse embeddings [B, F, D] with fewer frames than `order` names, as in "o_0, o_g, o_t, o_{t+1}"."""
     least = order.count(",") + 1
-    ok = frames.ndim == 3 and frames.shape[1] >= least
-    hint = f"pass the embeddings of ({order}) of each clip, in this order"
-    require(ok, "frames", shapes(frames), f"[B, F, D] with F >= {least}", hint)
+    if frames.ndim != 3 or frames.shape[1] < least:
+        hint = f"pass the embeddings of ({order}) of each clip, in this order"
+        raise BadInputError("frames", shapes(frames), f"[B, F, D] with F >= {least}", hint)
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def frozen_copy(module: Module) -> Module:
+    """Copy a module as a target network: it is in the state dict, without gradients, and belongs to no optimiser."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Set target to (1 - rate) target + rate online; buffers (running statistics) are copied."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+    for old, new in zip(target.buffers(), online.buffers(), strict=True):
+        old.copy_(new)

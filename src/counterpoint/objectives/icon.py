@@ -51,6 +51,7 @@ from torch.nn import functional
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import require
+from counterpoint.flags import Listed
 from counterpoint.objectives.base import LossOutput, in_full_precision, unit
 
 LOG_EVERY = 100  # calls between two logs of batches without a qualifying image; reading the count waits for the GPU
@@ -82,7 +83,7 @@ class IConConfig(FrozenConfig):
     keys: Literal["farthest", "random"] = "farthest"
     keys_per_layer: bool = False
     levels: Literal["all", "last"] = "all"
-    cameras: tuple[str, ...] = ()
+    cameras: Listed[tuple[str, ...]] = ()
 
 
 def patch_mask(mask: Shaped[Tensor, "*batch H W"], patch: int | tuple[int, int]) -> Bool[Tensor, "*batch P"]:

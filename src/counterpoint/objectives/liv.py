@@ -32,6 +32,7 @@ from torch import Tensor
 from counterpoint.data.draws import GoalTransition
 from counterpoint.data.spec import Spec
 from counterpoint.objectives.base import (
+    ORDER,
     Batch,
     ClipConfig,
     ClipObjective,
@@ -124,14 +125,14 @@ class LIV(ClipObjective):
 
     def sampling(self) -> Spec:
         """Return the spec of (o_0, o_g, o_t, o_{t+1}, o_T)."""
-        return self.clips(GoalTransition())
+        return self.clips(GoalTransition()).with_transform(*ORDER)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return `liv_loss`; the three InfoNCE metrics are those of its CLIP term."""
         frames, text = features.rows["frames"], features.rows["text"]
         N = self.config.num_negatives
         labels = batch["instruction_id"] if self.config.multi_positive else None
-        rows = torch.cat([other_rows(batch["sample"], 2 * N)[:N], other_rows(batch["sample"], 2 * N, labels)[N:]])
+        rows = torch.cat([other_rows(batch[ORDER[0]], 2 * N)[:N], other_rows(batch[ORDER[0]], 2 * N, labels)[N:]])
         loss = liv_loss(
             frames,
             text,

@@ -7,14 +7,14 @@ Zheng et al., "Premier-TACO is a Few-Shot Policy Learner", ICML 2024 (arXiv 2402
 
     Eq. 2 as printed    -mean_i log [ g.h / (g.h + g.h~) ]                      not defined for negative products
     binary              1/2 [ mean_i softplus(-g.h) + mean_i softplus(g.h~) ]   `premier_taco_loss`
-    softmax             -mean_i log [ e^{g.h} / (e^{g.h} + e^{g.h~}) ]          `premier_taco_softmax_loss`
+    softmax             -mean_i log [ e^{g.h} / (e^{g.h} + e^{g.h~}) ]          `premier_taco_window_softmax_loss`
 
 Symbols: g^(i) -> `predicted[i]`; h^(i) -> `positive[i]`; h~^(i) -> `negative[i]`, or `negatives[i, n]` where
 Appendix D takes all of the window; phi is the encoder; psi, G and H are `FutureHeads`; K, W -> `steps`, `window`.
 
 Where the sources differ:
   - Eq. 2 prints products without exp. The authors' code classifies each product as positive or negative: the binary
-    form, without temperature or normalisation. We follow the code; the softmax reading is `premier_taco_softmax_loss`.
+    form, without temperature or normalisation. We follow the code; `loss="softmax"` is the other reading.
   - The paper's equation lets gradients through h and h~. The authors encode future states without any. We follow
     the code (`stop_gradient`). The paper's H, which no anchor passes through, is trained all the same: see
     `FutureHeads`.
@@ -61,16 +61,6 @@ def premier_taco_loss(
     return premier_taco_window_loss(predicted, positive, negative[:, None])
 
 
-def premier_taco_softmax_loss(
-    predicted: Float[Tensor, "B D"], positive: Float[Tensor, "B D"], negative: Float[Tensor, "B D"]
-) -> Float[Tensor, ""]:
-    """Return Eq. 2 read as a softmax over two: the positive against the negative. log 2 at chance.
-
-    Takes the arguments of `premier_taco_loss`.
-    """
-    return premier_taco_window_softmax_loss(predicted, positive, negative[:, None])
-
-
 @in_full_precision
 def premier_taco_window_loss(
     predicted: Float[Tensor, "B D"],
@@ -100,7 +90,7 @@ def premier_taco_window_softmax_loss(
     *,
     valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return `premier_taco_softmax_loss` with several negatives a row: the positive against all of them at once.
+    """Return Eq. 2 read as a softmax: the positive against all of a row's negatives at once; log 2 at chance of one.
 
     Takes the arguments of `premier_taco_window_loss`. Mean over rows that have a negative; 0 without any.
     """

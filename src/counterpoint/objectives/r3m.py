@@ -43,6 +43,7 @@ from counterpoint.data.draws import R3MFrames
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives.base import (
+    ORDER,
     Batch,
     ClipConfig,
     ClipObjective,
@@ -255,7 +256,7 @@ class R3M(ClipObjective):
 
     def sampling(self) -> Spec:
         """Return the spec of (o_0, o_g, s_0, s_1, s_2)."""
-        return self.clips(R3MFrames())
+        return self.clips(R3MFrames()).with_transform(*ORDER)
 
     def encode(self, batch: Batch) -> Features:
         """Return raw `frames` [B, 5, D] and `text` [B, D], and `has_text` [B], False for empty instructions."""
@@ -270,8 +271,8 @@ class R3M(ClipObjective):
         N = self.config.num_negatives
         config, B = self.config, len(frames)
         labels = batch["instruction_id"] if config.multi_positive else None
-        rows = other_rows(batch["sample"], 5 * N).view(N, 5, B)
-        others = rows if labels is None else other_rows(batch["sample"], 5 * N, labels).view(N, 5, B)
+        rows = other_rows(batch[ORDER[0]], 5 * N).view(N, 5, B)
+        others = rows if labels is None else other_rows(batch[ORDER[0]], 5 * N, labels).view(N, 5, B)
         time = time_candidates(frames[:, 2:], rows[:, :2])
         language = language_candidates(self.reward.logit, frames, text, others[:, 2:])
         ranking = (_minus_log_share(language) * features.rows["has_text"]).mean()

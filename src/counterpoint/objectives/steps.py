@@ -1,10 +1,9 @@
-"""The bases of objectives on transitions, and what they share: action checks, small networks, target networks."""
+"""The bases of objectives on transitions, and what they share: action checks and small networks."""
 
 from __future__ import annotations
 
-import copy
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -15,7 +14,16 @@ from counterpoint.data.augment import cropped_views, shifted_views
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, LossOutput, Objective, contrast_metrics, infonce
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    Objective,
+    contrast_metrics,
+    frozen_copy,
+    infonce,
+    soft_update,
+)
 
 
 class StepConfig(FrozenConfig):
@@ -143,19 +151,3 @@ def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequen
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
-
-
-Module = TypeVar("Module", bound=nn.Module)
-
-
-def frozen_copy(module: Module) -> Module:
-    """Copy a module as a target network: it is in the state dict, without gradients, and belongs to no optimiser."""
-    return copy.deepcopy(module).requires_grad_(False)
-
-
-@torch.no_grad()
-def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Set target to (1 - rate) target + rate online; buffers (running statistics) are copied."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
-    for old, new in zip(target.buffers(), online.buffers(), strict=True):
-        old.copy_(new)

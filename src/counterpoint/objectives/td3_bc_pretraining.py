@@ -38,8 +38,16 @@ from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, frozen_copy, perceptron, soft_update
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    frozen_copy,
+    in_full_precision,
+    shapes,
+    soft_update,
+)
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
 
 
 class TD3BCPretrainingConfig(StepConfig):

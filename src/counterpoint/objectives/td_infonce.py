@@ -18,8 +18,6 @@ Symbols, row i for the situation x_i = (s_t, a_t, g)^(i) and column j for a stat
     F_w[i, j]       (s_{t+1}, a' ~ pi, g)^(i) with s_{t+}^(j), EMA critic  `weight_logits`
     F_goal[i, j]    (s_t, a ~ pi, g)^(i) with g^(j)                        `goal_logits`
     lambda          `weight` of behaviour cloning (Appendix D.3)
-    M               `occupancy` of the successor representation, one row a state-action pair (Eq. 16; Dayan, 1993):
-                    M(s, a) <- (1 - gamma) onehot(s') + gamma M(s', a'), all states in the place of sampled ones
 
 Twin critics are on a last axis of 2. The paper does not mention them.
 
@@ -39,10 +37,10 @@ Where the sources differ:
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import in_full_precision, shapes
 
 
@@ -54,7 +52,7 @@ def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
         logits: Row i: a situation; column j: a future state sampled for situation j.
     """
     check_square(logits=logits)
-    return -_log_softmax(logits).diagonal(dim1=-2, dim2=-1).mean()
+    return _own_columns(logits)
 
 
 @in_full_precision
@@ -65,7 +63,7 @@ def td_infonce_weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tens
         weight_logits: The next situations under the target critics, with the columns of `future_logits`.
     """
     check_square(weight_logits=weight_logits)
-    return _least(weight_logits.detach()).softmax(1)
+    return _weights(weight_logits)
 
 
 @in_full_precision
@@ -86,13 +84,15 @@ def td_infonce_loss(
         discount: gamma.
     """
     check_square(next_logits=next_logits, future_logits=future_logits)
-    W = td_infonce_weights(weight_logits)
-    expected = f"{len(future_logits)}, as many as `future_logits` has"
-    hint = "pair the next situations with the same states as the situations"
-    require(len(W) == len(future_logits), "weight_logits", f"{len(W)} rows", expected, hint)
+    check_square(weight_logits=weight_logits)
+    W = _weights(weight_logits)
+    if len(W) != len(future_logits):
+        expected = f"{len(future_logits)}, as many as `future_logits` has"
+        hint = "pair the next situations with the same states as the situations"
+        raise BadInputError("weight_logits", f"{len(W)} rows", expected, hint)
     chosen = W * _log_softmax(future_logits)
     future = -chosen.sum() * len(W) / chosen.numel()  # the mean over rows and twins
-    return (1 - discount) * mc_infonce_loss(next_logits) + discount * future
+    return (1 - discount) * _own_columns(next_logits) + discount * future
 
 
 @in_full_precision
@@ -131,9 +131,9 @@ def cloned_actor_loss(
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
         mask: 0 for rows whose action is not to be cloned.
     """
-    ok = actions.ndim == 2 and actions.shape == data_actions.shape and goal_rows.shape == actions.shape[:1]
-    found, hint = shapes(goal_rows, actions, data_actions), "pass one row loss and two actions for each situation"
-    require(ok, "goal_rows, actions, data_actions", found, "[B], [B, A] and [B, A]", hint)
+    if actions.ndim != 2 or actions.shape != data_actions.shape or goal_rows.shape != actions.shape[:1]:
+        found, hint = shapes(goal_rows, actions, data_actions), "pass one row loss and two actions for each situation"
+        raise BadInputError("goal_rows, actions, data_actions", found, "[B], [B, A] and [B, A]", hint)
     apart = (actions - data_actions).square().mean(1)
     if mask is not None:
         apart = apart * mask
@@ -150,11 +150,11 @@ def check_square(**logits: Tensor) -> None:
         BadInputError: Naming the argument at fault.
     """
     first = next(iter(logits.values())).shape
-    hint = "score every row's situation with every column's state, and stack twins on the last axis"
     for name, value in logits.items():
-        square = value.ndim in (2, 3) and value.shape[0] == value.shape[1]
-        expected = "[B, B], or [B, B, 2] of twins" if value.shape == first else f"{tuple(first)}"
-        require(square and value.shape == first, name, shapes(value), expected, hint)
+        if value.ndim not in (2, 3) or value.shape[0] != value.shape[1] or value.shape != first:
+            expected = "[B, B], or [B, B, 2] of twins" if value.shape == first else f"{tuple(first)}"
+            hint = "score every row's situation with every column's state, and stack twins on the last axis"
+            raise BadInputError(name, shapes(value), expected, hint)
 
 
 def _least(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
@@ -162,55 +162,14 @@ def _least(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
     return logits if logits.ndim == 2 else logits.amin(2)
 
 
+def _weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
+    return _least(weight_logits.detach()).softmax(1)
+
+
+def _own_columns(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
+    return -_log_softmax(logits).diagonal(dim1=-2, dim2=-1).mean()
+
+
 def _log_softmax(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "*twins B B"]:
     """Return log probabilities of every row, twins first: contiguous rows are two to four times as fast."""
     return (logits if logits.ndim == 2 else logits.movedim(2, 0)).log_softmax(-1)
-
-
-def successor_targets(
-    occupancy: Float[Tensor, "P S"], next_states: Int[Tensor, " B"], next_pairs: Int[Tensor, " B"], *, discount: float
-) -> Float[Tensor, "B S"]:
-    """Return the target of M(s, a) of each transition (Eq. 16); rows that sum to 1 keep their sum. No gradient.
-
-    Args:
-        occupancy: M, rows of state-action pairs over states.
-        next_states: s' of each transition.
-        next_pairs: The row of (s', a').
-        discount: gamma.
-    """
-    _check_table(occupancy, next_states=next_states, next_pairs=next_pairs)
-    targets = discount * occupancy.detach()[next_pairs]
-    reached = targets.new_tensor(1 - discount).expand(len(targets), 1)
-    return targets.scatter_add(1, next_states[:, None], reached)
-
-
-def successor_loss(
-    occupancy: Float[Tensor, "P S"],
-    pairs: Int[Tensor, " B"],
-    next_states: Int[Tensor, " B"],
-    next_pairs: Int[Tensor, " B"],
-    *,
-    discount: float,
-) -> Float[Tensor, ""]:
-    """Return half the squared distance to `successor_targets`, summed over states, mean over transitions.
-
-    Its gradient with respect to M(s, a) of one transition is M(s, a) less the target, so that a gradient step of size
-    1 on one transition is Eq. 16.
-
-    Args:
-        occupancy: M, rows of state-action pairs over states.
-        pairs: The row of (s, a) of each transition.
-        next_states: s'.
-        next_pairs: The row of (s', a').
-        discount: gamma.
-    """
-    _check_table(occupancy, pairs=pairs, next_states=next_states)
-    targets = successor_targets(occupancy, next_states, next_pairs, discount=discount)
-    return (occupancy[pairs] - targets).square().sum(1).mean() / 2
-
-
-def _check_table(occupancy: Tensor, **indices: Tensor) -> None:
-    first, second = indices.values()
-    ok = occupancy.ndim == 2 and first.ndim == 1 and first.shape == second.shape
-    found, hint = shapes(occupancy, first, second), "pass the whole table, and one index of each transition"
-    require(ok, ", ".join(("occupancy", *indices)), found, "[P, S], [B] and [B]", hint)

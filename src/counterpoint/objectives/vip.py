@@ -27,6 +27,7 @@ from torch import Tensor
 from counterpoint.data.draws import GoalTransition
 from counterpoint.data.spec import Spec
 from counterpoint.objectives.base import (
+    ORDER,
     Batch,
     ClipConfig,
     ClipObjective,
@@ -143,7 +144,7 @@ class VIP(ClipObjective):
 
     def sampling(self) -> Spec:
         """Return the spec of LIV's five frames, of which the first four are used."""
-        return self.clips(GoalTransition())
+        return self.clips(GoalTransition()).with_transform(*ORDER)
 
     def encode(self, batch: Batch) -> Features:
         """Return raw embeddings `frames` [B, 4, D]; the sample's fifth frame, LIV's, is not encoded."""
@@ -155,7 +156,7 @@ class VIP(ClipObjective):
         loss = vip_loss(
             frames,
             goal_rewards(batch["clip.indices"]),
-            negatives=other_rows(batch["sample"], self.config.num_negatives),
+            negatives=other_rows(batch[ORDER[0]], self.config.num_negatives),
             **self.config.model_dump(include={"discount", "l1_weight", "l2_weight"}),
         )
         with torch.no_grad():

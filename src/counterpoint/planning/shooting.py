@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array
 from counterpoint.errors import require
 
@@ -82,7 +83,7 @@ class Shooting:
         Raises:
             BadInputError: A plan without actions, or of another size.
         """
-        self._rng = np.random.default_rng([seed, 2])
+        self._rng = sample_rng(seed, 0, "plans")
         if plan is None:
             self.plan = np.tile((self._low + self._high) / 2, (self._shape[0], 1))
             return

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import centre_corner
+from counterpoint.data.draws import sample_seed
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
 from counterpoint.encoders.hub import Description, SavedModel, read_model
@@ -73,9 +74,8 @@ class Episode:
 
     def next_generator(self) -> torch.Generator:
         """Return the generator of the next plan's noise: a function of the episode's seed and the plan's number."""
-        mixed = np.random.SeedSequence([self._seed % 2**64, self._plans]).generate_state(1, np.uint64)
         self._plans += 1
-        return torch.Generator().manual_seed(int(mixed[0]))
+        return torch.Generator().manual_seed(sample_seed(self._seed % 2**64, self._plans, "plan"))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.calibration import Calibration, RewardForm, best_f1, isotonic
 from counterpoint.progress import ProgressBar
@@ -154,7 +155,7 @@ def _sample(model: RewardModel, store: EpisodeStore, most: int, seed: int, *, fa
         for number, info in enumerate(store.episodes)
         if info.length > 1 and (info.instruction.strip() or not instructed) and (failures or info.success is not False)
     ]
-    drawn = np.random.default_rng(seed).choice(len(usable), min(most, len(usable)), replace=False)
+    drawn = sample_rng(seed, 0, "calibration").choice(len(usable), min(most, len(usable)), replace=False)
     return sorted(usable[at] for at in drawn.tolist())
 
 

@@ -7,15 +7,18 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
+from counterpoint.flags import Computes, File, Image, Model, Name, Text
 from counterpoint.formats import open_dataset, read_episode_part
 from counterpoint.formats.video import never_change, read_part
 from counterpoint.progress import ProgressBar
@@ -76,35 +79,38 @@ class RewardCurve:
 
 
 def reward_command(
-    videos: Sequence[Path],
-    instruction: str | None = None,
+    videos: Positional[Annotated[Sequence[Path], arg(metavar="PATH...", help_behavior_hint="(required)")]],
+    instruction: Text = None,
     *,
-    model: str | Path,
+    model: Model,
     out: Path,
-    episodes: Sequence[int] = (),
-    camera: str | None = None,
-    text_file: Path | None = None,
-    against: Sequence[str] = (),
-    goal: Path | None = None,
+    episodes: Annotated[Sequence[int], arg(metavar="INT...")] = (),
+    camera: Name = None,
+    text_file: File = None,
+    against: Annotated[Sequence[str], arg(metavar="TEXT...")] = (),
+    goal: Image = None,
     form: RewardForm | None = None,
-    device: str = "cpu",
+    device: Computes = "cpu",
 ) -> list[Path]:
-    """Write `NAME.csv`, `NAME.png` and `NAME.html` for each video into `out`; return the files.
+    """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
 
     A video that cannot be read, or never changes, is skipped; the files of the others stay.
 
     Args:
-        videos: Video files, or one data set.
-        instruction: The task that the videos should show. Episodes of a data set have their own by default.
-        model: A run, a saved encoder or a Hub id.
-        out: The folder to write to.
+        videos: Video files, or one data set with --episodes.
+        instruction: The task that the videos should show; episodes of a data set have their own by default.
+        model: A run's folder, a folder of saved weights or a Hub id.
+        out: The folder to write.
         episodes: Numbers of the data set's episodes.
-        camera: The data set's view; its first by default.
-        text_file: A file with the instruction of each video in a line, in place of `instruction`.
+        camera: The data set's camera; its first by default.
+        text_file: Text file with one instruction a line, one for each video.
         against: Other instructions, plotted beside it.
-        goal: An image of the goal, for a reward without words.
-        form: The reward, where it is not the one that the encoder was trained for.
-        device: The device that computes.
+        goal: Image of the goal, for a reward without words.
+        form: The reward to compute; by default the one that the encoder was trained for.
+        device: The device that computes, such as cuda.
+
+    Returns:
+        The files NAME.csv, NAME.png and NAME.html of each video.
 
     Raises:
         BadInputError: No video, no such episode, an empty instruction or one given twice, a form or model that cannot
@@ -199,13 +205,6 @@ def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None) -
         return in_worker(read_episode_part, data, number, camera, start, limit, timeout=300.0)
 
     return Clip(data / f"episode-{number:06d}", store.episodes[number].instruction, read, store.state(number))
-
-
-def score_video(
-    rewards: RewardModel, video: Path, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
-) -> RewardCurve:
-    """Score every frame of a video file; see `score_clip`."""
-    return score_clip(rewards, _video(video), labels, goal=goal)
 
 
 def score_clip(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
 from counterpoint.encoders.calibration import RewardForm
-from counterpoint.errors import require
+from counterpoint.errors import require, require_known
 from counterpoint.rewards.model import STATE, Embedder, RewardModel, check_instructions, embed_frames, reads_state
 
 Embedded = NDArray[np.float64]
@@ -305,7 +305,7 @@ def check_source(image: str | None, space: Any, render_mode: str | None, encoder
         return require(render_mode == "rgb_array", "env", found, "renders as arrays", hint)
     known = [key for key, part in space.spaces.items() if _is_image(part)] if isinstance(space, spaces.Dict) else []
     found, hint = f"no image {image!r}", "choose one of these, or leave image= out for env.render()"
-    require(image in known, "observation", found, f"one of {', '.join(known) or 'none'}", hint)
+    require_known(image, known, "observation", found, hint=hint)
 
 
 def seen_in(env: Any, observation: Any, image: str | None, encoder: object) -> dict[str, Array]:

@@ -25,21 +25,24 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
+from tyro.conf import Positional, arg
 
-from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import flush, lock, read_object, write_atomically
+from counterpoint.files import flush, read_object
+from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number, Text
+from counterpoint.folder import claim
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.layout import read_info
@@ -63,8 +66,6 @@ Array = NDArray[Any]
 
 FRAMES = "frames"
 """The images in a batch, beside `STATE`."""
-LAYOUT = 2
-"""The version of the files of finished blocks."""
 
 
 @dataclass(frozen=True)
@@ -91,35 +92,35 @@ class Labelling:
 
 
 def label(
-    data: Path,
+    data: Positional[Path],
     *,
-    model: str | Path,
-    out: Path | None = None,
-    feature: str | None = None,
-    cameras: Sequence[str] = (),
-    instruction: str | None = None,
-    text_file: Path | None = None,
-    goal: Path | None = None,
-    device: str = "cpu",
-    batch_size: int | None = None,
-    engine: Engine | None = None,
+    model: Model,
+    out: Annotated[Path | None, arg(metavar="PATH")] = None,
+    feature: Name = None,
+    cameras: Names = (),
+    instruction: Text = None,
+    text_file: File = None,
+    goal: Image = None,
+    device: Computes = "cpu",
+    batch_size: Number = None,
+    engine: Engine = HERE,
     overwrite: bool = False,
 ) -> Path:
-    """Label every frame of a data set and print how fast; the same call continues an interrupted one.
+    """Write progress in [0, 1] of every frame of a data set. The same call continues an interrupted one.
 
     Args:
         data: A data set of any format.
-        model: A run, a saved encoder or a Hub id, with a calibration.
-        out: The parquet file to write; by default `MODEL_progress.parquet` in the folder of a LeRobot data set. With
-            `feature`, the folder of the copy.
-        feature: Write a copy of a LeRobot v3 data set with progress as the feature of this name.
-        cameras: Views whose rewards are averaged; by default those that the run was trained on, or the data's first.
-        instruction: The instruction of all episodes, instead of their own.
-        text_file: A file with the instruction of each episode in a line, instead of their own.
-        goal: An image of the goal, for models that compare frames with goals.
-        device: The device that computes.
+        model: A run's folder, a folder of saved weights or a Hub id; it must have a calibration.
+        out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set. With a
+            feature, the folder of the copy.
+        feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
+        cameras: Cameras whose rewards are averaged; by default those of the run's training, or the data's first.
+        instruction: One instruction for all episodes, overriding their own.
+        text_file: Text file with one instruction a line, overriding those of the data set.
+        goal: Image of the goal, for models that compare frames with goals.
+        device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: Where blocks of episodes are decoded and computed; threads of this process by default.
+        engine: Executor for blocks of episodes.
         overwrite: Replace labels that are there.
 
     Returns:
@@ -130,7 +131,6 @@ def label(
             finished blocks are kept.
         MissingExtraError: Ray as the engine, without Ray.
     """
-    engine = engine or Engine()
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
     store = open_dataset(data)
@@ -144,8 +144,9 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
-    with _claim(parts, job, store):
-        files = BlockFiles(parts / "blocks", ".npy", blocks_of(store.lengths))
+    # Finished blocks of another model or other data are thrown away.
+    with claim(parts, "labelling.json", _identity(job, store), what="labels", does="labels", discard=True):
+        files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
         opener = partial(open_labeller, job, labeller.targets)
         started, total = time.perf_counter(), int(store.lengths.sum())
         left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
@@ -159,6 +160,7 @@ def label(
     print(
         f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
     )
+    print(in_words(table, labeller.calibration))
     if still:
         print(f"Nothing changes in episodes {', '.join(map(str, still))}: their labels say nothing")
     return target
@@ -197,23 +199,15 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
-def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> IO[str]:
-    """Make and lock the folder of finished blocks; those of another model or other data are thrown away."""
-    identity = {
-        "layout": LAYOUT,
+def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
+    """Return everything that decides the content of finished blocks."""
+    return {
         "model": saved_digests(job.model),
         "data": store.fingerprint,
         "cameras": list(job.cameras),
         "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
-    file, text = parts / "labelling.json", json.dumps(identity, indent=1)
-    parts.mkdir(parents=True, exist_ok=True)
-    held = lock(parts, "labels")
-    if not (file.is_file() and file.read_text() == text):
-        shutil.rmtree(parts / "blocks", ignore_errors=True)
-    write_atomically(file, text)
-    return held
 
 
 @dataclass(frozen=True)
@@ -356,6 +350,23 @@ def _table(
     }
     still = [number for number, (_, _, changes) in enumerate(parts) if not changes[0]]
     return pa.table(columns, metadata=metadata), still
+
+
+def in_words(table: pa.Table, calibration: Calibration) -> str:
+    """Return the error of the labels beside that of a constant and of a clock, the threshold, and the successes."""
+    held_out = "held-out" if calibration.measured_on == "validation" else "training"
+    error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
+    verdict = " (labels no better than a constant)" if error >= constant else ""
+    rows = table["episode_index"].to_numpy()
+    last = np.append(rows[1:] != rows[:-1], True)
+    solved, frames = (table["success"].to_numpy()[chosen] for chosen in (last, slice(None)))
+    graded = ", uncalibrated" if "uncalibrated" in calibration.success_from else ""
+    return (
+        f"Mean error of progress on {calibration.measured_episodes} {held_out} episodes: {error:.3f}; "
+        f"of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}\n"
+        f"Success from progress {calibration.success:.3f}{graded}: "
+        f"{solved.sum()} of {len(solved)} episodes at their end, {frames.sum()} of {len(frames)} frames"
+    )
 
 
 def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:

@@ -31,8 +31,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders import dual
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.encoders.hub import further_file, saved_kind
-from counterpoint.encoders.weights import fit_weights, read_weights
+from counterpoint.encoders.hub import further_weights, saved_kind
+from counterpoint.encoders.weights import fit_weights
 from counterpoint.errors import require
 
 Array = NDArray[np.float64]
@@ -40,7 +40,7 @@ Video = TypeVar("Video", NDArray[Any], Tensor)
 Score = TypeVar("Score", bound=Callable[..., Array])
 SegmentScore = Callable[[Array, Array, Array], Array]
 """(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment under each text, [N, L]."""
-LANGUAGE_REWARD = "language_reward.safetensors"
+LANGUAGE_REWARD = "language_reward"
 """R3M's perceptron, in the folder of a saved encoder."""
 STATE = "state"
 """The robot's state [T, S] in a mapping of cameras to frames; encoders of images alone leave it unread."""
@@ -466,12 +466,12 @@ def _like(frames: Video | Mapping[str, Video], values: NDArray[Any]) -> Video:
 
 
 def _language_reward(source: str | Path, device: str) -> nn.Module | None:
-    file = further_file(source, LANGUAGE_REWARD)
-    if file is None:
+    found = further_weights(source, LANGUAGE_REWARD)
+    if found is None:
         return None
     from counterpoint.objectives.r3m import LanguageReward
 
-    weights = read_weights(file)
+    file, weights = found
     hidden, width = weights["layers.0.weight"].shape
     head = LanguageReward(width // 3, width // 3, hidden)
     fit_weights(head, weights, file)

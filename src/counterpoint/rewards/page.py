@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -223,14 +224,14 @@ def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
     Raises:
         MissingExtraError: jinja2 is not installed.
     """
-    jinja2 = import_extra("jinja2", "report")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, TEMPLATES]),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     style, script = (Markup((TEMPLATES / name).read_text()) for name in ("style.css", "player.js"))
-    page: str = environment.get_template(template).render(style=style, script=script, **values)
+    page: str = _environment(*folders, TEMPLATES).get_template(template).render(style=style, script=script, **values)
     return page
+
+
+@cache
+def _environment(*folders: Path) -> Any:
+    jinja2 = import_extra("jinja2", "report")
+    loader = jinja2.FileSystemLoader(folders)
+    settings: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **settings)

@@ -50,13 +50,13 @@ class Reward(Protocol):
     name: str
     progress: bool
 
-    def watch(self, frames: Frames, shared: dict[str, Any]) -> Curves:
+    def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Return the curves of a video.
 
         Args:
             frames: Camera -> frames; of several cameras the curves are the mean of theirs. Under `STATE` the robot's
                 state, for the rewards that read it.
-            shared: What other rewards have computed of this video, such as features of a frozen backbone.
+            shared: Values that other rewards have computed from this video: embeddings, features of a frozen backbone.
         """
 
 
@@ -80,7 +80,7 @@ class EncoderReward:
         self.goals: dict[str, Array] = {}
         self._texts: dict[str, Array] = {}
 
-    def watch(self, frames: Frames, shared: dict[str, Any]) -> Curves:
+    def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Embed the video once; every curve is read from its embeddings."""
         model, embedded = self.model, self._embedded(frames, shared)
 
@@ -101,10 +101,12 @@ class EncoderReward:
 
         return curves
 
-    def _embedded(self, frames: Frames, shared: dict[str, Any]) -> Float[Array, "T *C D"]:
+    def _embedded(self, frames: Frames, shared: dict[Any, Any]) -> Float[Array, "T *C D"]:
         encoder = self.model.encoder
         if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
-            return embed_frames(encoder, frames, self.model.batch_size)
+            if id(encoder) not in shared:
+                shared[id(encoder)] = embed_frames(encoder, frames, self.model.batch_size)
+            return np.asarray(shared[id(encoder)])
         digest = encoder.backbone_digest
         if digest not in shared:
             shared[digest] = embed_frames(FrozenPart(encoder), frames, self.model.batch_size)
@@ -160,7 +162,7 @@ class FunctionReward:
     def __init__(self, function: Callable[[Any, str], Any], name: str, *, progress: bool = False) -> None:
         self.function, self.name, self.progress = function, name, progress
 
-    def watch(self, frames: Frames, shared: dict[str, Any]) -> Curves:
+    def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Call the function once a curve and camera."""
 
         def one(view: NDArray[np.uint8], text: str) -> Array:

@@ -14,15 +14,14 @@ from pydantic import BaseModel
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Agent
-from counterpoint.config import FrozenConfig, free, suggestion
+from counterpoint.config import FrozenConfig, free
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
 from counterpoint.envs.goal.env import EnvConfig, env_facts, goal_envs, in_another_env, matched
 from counterpoint.envs.vector import VectorEnv
-from counterpoint.errors import BadInputError, require
-from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
-from counterpoint.files import write_atomically
+from counterpoint.errors import BadInputError, require, require_known
+from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
@@ -84,8 +83,7 @@ class AgentRecipe(Recipe):
         """Return the class of the agent's section."""
         section = tree.get("agent")
         name = section.get("name") if isinstance(section, Mapping) else None
-        hint = suggestion(str(name), list(AGENTS)) or "choose one of these"
-        require(name in AGENTS, f"{where} [agent]", f"name = {name!r}", f"one of {', '.join(AGENTS)}", hint)
+        require_known(name, AGENTS, f"{where} [agent]", f"name = {name!r}")
         return {"agent": named(AGENTS[str(name)].config, str(name))}
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
@@ -167,8 +165,7 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
         with envs:
             results = rollout(agent, envs, seeds)
         # Before the checkpoint that may follow: a finished run always has its result.
-        write_atomically(run.folder / "result.json", json.dumps({"steps": steps, **report(results)}, indent=1))
-        return means(results)
+        return write_report(run.folder / RESULT, results, steps=steps)
 
     return evaluate
 

@@ -1,22 +1,19 @@
 """Checkpoints: safetensors for tensors, JSON for the rest, no pickle.
 
     checkpoints/
-      step-00000500/
+      step-00000500/        sealed: see `counterpoint.folder`
         state.safetensors   every tensor of the state
         state.json          its shape: nested dicts and lists with tensors by name
-        manifest.json       sha256 of the two, written last
+        SHA256SUMS          the digests of the two
       last                  the newest step's folder name, switched after the folder is in place
 
-A checkpoint is written into a temporary folder, flushed to disk and renamed, so that a kill at any moment leaves the
-older ones whole. Reading checks the hashes; when the newest is damaged the next older valid one is found.
+A checkpoint is made beside its place and renamed, so that a kill at any moment leaves the older ones whole. Reading
+compares the digests; when the newest is damaged the next older valid one is found.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,12 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.files import flush, sha256_of, write_atomically
+from counterpoint.files import Beside, flush, remove, write_atomically
+from counterpoint.folder import read_part, seal
 
 PREFIX = "step-"
+STATE, SKELETON = "state.safetensors", "state.json"
+_HINT = "delete this checkpoint; training resumes from an older one"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
@@ -43,25 +43,21 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
         The checkpoint's folder.
     """
     final = folder / f"{PREFIX}{step:08d}"
-    temporary = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        tensors: dict[str, Tensor] = {}
-        skeleton = _take_tensors(state, "", tensors)
-        save_file(tensors, temporary / "state.safetensors")
-        (temporary / "state.json").write_text(json.dumps({"step": step, "state": skeleton}))
-        hashes = {name: sha256_of(temporary / name) for name in ("state.safetensors", "state.json")}
-        (temporary / "manifest.json").write_text(json.dumps(hashes, indent=1))
-        for path in temporary.iterdir():
-            flush(path)
+        with Beside(final) as beside:
+            made = Path(beside) / final.name
+            made.mkdir()
+            tensors: dict[str, Tensor] = {}
+            skeleton = _take_tensors(state, "", tensors)
+            save_file(tensors, made / STATE)
+            (made / SKELETON).write_text(json.dumps({"step": step, "state": skeleton}))
+            seal(made, [STATE, SKELETON])
+            remove(final)
+            made.rename(final)
+        flush(folder)
     except (OSError, SafetensorError) as error:  # a full disk, which safetensors reports in its own way
-        shutil.rmtree(temporary, ignore_errors=True)
         hint = f"free some space, then run the same command again; {last_good(folder)}"
         raise BadInputError(folder, f"no checkpoint could be written ({error})", "a disk with room", hint) from None
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.rename(final)
-    flush(folder)
     settle(folder, final, keep=keep)
     return final
 
@@ -71,10 +67,7 @@ def settle(folder: Path, path: Path, *, keep: int) -> None:
     write_atomically(folder / "last", path.name)
     every = list_checkpoints(folder)
     for old in every[: max(0, every.index(path) + 1 - keep)]:
-        hidden = old.with_name(f".{old.name}.{os.getpid()}")  # half of one would look whole to nobody, yet stay
-        shutil.rmtree(hidden, ignore_errors=True)
-        old.rename(hidden)
-        shutil.rmtree(hidden)
+        remove(old)
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
@@ -84,20 +77,14 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         BadInputError: When a file is missing or does not match its hash.
     """
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
         # Read into memory rather than mapped: a mapped tensor would change with a file that is written over.
-        read = {name: (path / name).read_bytes() for name in ("state.safetensors", "state.json")}
-        for name, content in read.items():
-            found = hashlib.sha256(content).hexdigest()
-            if found != manifest[name]:
-                raise _damaged(path / name, f"sha256 {found[:12]}", f"{manifest[name][:12]}, as in manifest.json")
-        tensors = load(read["state.safetensors"])
-        skeleton = json.loads(read["state.json"])
+        tensors = load(read_part(path, STATE, _HINT))
+        skeleton = json.loads(read_part(path, SKELETON, _HINT))
         return skeleton["step"], _put_tensors(skeleton["state"], tensors)
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         if isinstance(error, BadInputError):
             raise
-        raise _damaged(path, f"{type(error).__name__}: {error}", "a whole checkpoint") from None
+        raise BadInputError(path, f"{type(error).__name__}: {error}", "a whole checkpoint", _HINT) from None
 
 
 def newest_valid(folder: Path) -> tuple[Path, int, dict[str, Any], list[BadInputError]] | None:
@@ -126,10 +113,6 @@ def last_good(folder: Path) -> str:
     if not last.exists():
         return "none was saved yet"
     return f"the last good checkpoint is {folder / last.read_text()}"
-
-
-def _damaged(path: Path, found: str, expected: str) -> BadInputError:
-    return BadInputError(path, found, expected, "delete this checkpoint; training resumes from an older one")
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

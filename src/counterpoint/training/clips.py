@@ -22,6 +22,7 @@ from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
+from counterpoint.flags import Listed
 from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import Objective
 from counterpoint.rewards.calibration import calibrate
@@ -48,7 +49,7 @@ class DataConfig(SplitsConfig):
 
     size: int = Field(64, ge=16)
     fit: Fit = "square"
-    cameras: tuple[str, ...] = ()
+    cameras: Listed[tuple[str, ...]] = ()
     min_length: int = Field(2, ge=1)
     holdout: float = Field(0.0, ge=0, lt=1)
     holdout_seed: int = Field(0, ge=0)

@@ -25,7 +25,7 @@ from counterpoint.encoders.weights import digest_of
 from counterpoint.envs.make import make_env
 from counterpoint.errors import require
 from counterpoint.evaluation.evaluate import task_maker
-from counterpoint.evaluation.rollout import episode_seed, means, rollout
+from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
 from counterpoint.formats import open_dataset, split_names
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
@@ -88,8 +88,10 @@ class RolloutsConfig(FrozenConfig):
         found, expected = f"actions of {env.action_dim} dimensions", f"{demonstrations.action_dim}, as in the data"
         require(env.action_dim == demonstrations.action_dim, f"--env {self.env}", found, expected, hint)
 
-    def of(self, learner: ObjectiveLearner, seed: int) -> Callable[[int], dict[str, float]] | None:
-        """Return a function that rolls the learner's policy out, if there is an environment.
+    def of(self, learner: ObjectiveLearner, seed: int, folder: Path) -> Callable[[int], dict[str, float]] | None:
+        """Return a function that rolls the learner's policy out and writes `FOLDER/result.json`.
+
+        Without an environment there is none.
 
         Raises:
             BadInputError: When the policy cannot act there.
@@ -104,7 +106,8 @@ class RolloutsConfig(FrozenConfig):
             policy = cast(EncodedPolicy, learner.exports()["policy"])
             if rank():
                 return {}
-            return means(rollout(policy, make, seeds, envs=self.envs, stop_at_success=until_solved))
+            results = rollout(policy, make, seeds, envs=self.envs, stop_at_success=until_solved)
+            return write_report(folder / RESULT, results, steps=steps)
 
         return evaluate
 
@@ -173,9 +176,9 @@ class CloningRecipe(OfflineRecipe):
 
         return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": digest_of(encoder)})
 
-    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+    def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return the rollouts of `evaluation`."""
-        return self.evaluation.of(learner, self.train.seed)
+        return self.evaluation.of(learner, self.train.seed, folder)
 
 
 @torch.no_grad()

@@ -1,60 +1,75 @@
-"""Recipes compared on one data set: each is trained with every seed, then `counterpoint compare` looks at the runs."""
+"""`counterpoint compare`: recipes are trained on a data set with every seed, then all rewards are compared on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
 
 from counterpoint.errors import require
 from counterpoint.evaluation.compare import compare_command
+from counterpoint.flags import Computes, Name, Names, PythonOnly
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 
 
-def compare_recipes(
-    recipes: Sequence[str],
+def compare(
+    runs: Positional[Annotated[Sequence[str], arg(metavar="RUN...")]] = (),
+    *,
     data: Path,
     out: Path,
-    *,
-    rewards: Mapping[str, Sequence[str]] | None = None,
+    recipes: Annotated[Sequence[str], arg(metavar="RECIPE...")] = (),
     seeds: int = 3,
-    overrides: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    **options: Any,
+    split: Name = None,
+    cameras: Names = (),
+    max_videos: int = 100,
+    device: Computes = "cpu",
+    overrides: PythonOnly[Mapping[str, Any] | None] = None,
 ) -> Path:
-    """Train every recipe with every seed into `OUT/runs/RECIPE-SEED`, then compare them; return the page.
+    """Compare rewards on the same videos beside controls: OUT/compare.html and OUT/compare.json with intervals.
 
-    The same call continues an interrupted one: finished runs are taken as they are, others go on. All are trained on
-    the same episodes, and compared on those that none of them saw.
+    Recipes are trained first, with every seed, into OUT/runs/RECIPE-SEED. The same call continues an interrupted one:
+    finished runs are taken as they are, others go on. All recipes are trained on the same episodes, and all rewards are
+    compared on episodes that none of them was trained on.
 
     Args:
-        recipes: Names of recipes of kind `clips`, or paths of TOML files.
+        runs: Runs, folders of LeRobot reward models, or module:function, called with frames and an instruction.
         data: The data set.
         out: The folder to write.
-        rewards: Further rewards, as `compare_command` takes them.
-        seeds: Number of training seeds: 0 to `seeds` - 1.
+        recipes: Recipes of kind `clips`, or paths of TOML files, that are trained on the data first.
+        seeds: Number of training seeds: 0 to SEEDS - 1.
+        split: Split of the data; by default `test`, or `val` where there is no `test`.
+        cameras: Cameras whose rewards are averaged; by default those of the runs' training.
+        max_videos: Maximum number of videos; larger sets are sampled at random.
+        device: The device that trains and computes, such as cuda.
         overrides: Dotted keys of the recipes and their values.
-        device: The device that trains and computes; a GPU by default where there is one.
-        options: Options of `compare_command`.
+
+    Returns:
+        The page.
 
     Raises:
-        BadInputError: A recipe or data that cannot be used, or a name twice.
+        BadInputError: A reward, a recipe or data that cannot be used, or a name twice.
     """
+    require(runs or recipes, "compare", "nothing", "RUN... or --recipes RECIPE...", "name what to compare")
     require(seeds > 0, "--seeds", seeds, "1 or more", "train each recipe at least once")
     names = [Path(recipe).stem if recipe.endswith(".toml") else recipe for recipe in recipes]
-    taken = [*names, *(rewards or {})]
+    rewards = {(run if ":" in run else Path(run).resolve().name): [run] for run in runs}
+    require(len(rewards) == len(runs), "runs", "two of one name", "different names", "rename a folder")
+    taken = [*names, *rewards]
     require(len(set(taken)) == len(taken), "--recipes", f"{taken}", "each name once", "drop one, or rename its folder")
     for recipe in recipes:
         kind = load_recipe(recipe, overrides, data=[data]).kind
         hint = "`counterpoint recipes` lists their kinds"
         require(kind == "clips", f"recipe {recipe!r}", f"kind {kind!r}", "a recipe of instructed clips", hint)
-    runs: dict[str, list[str]] = {name: [] for name in names}
+    trained: dict[str, list[str]] = {name: [] for name in names}
     for seed in range(seeds):
         for name, recipe in zip(names, recipes, strict=True):
             run = out / "runs" / f"{name}-{seed}"
             if not (run / "model" / "config.json").is_file():
                 print(f"Training {name}, seed {seed}", flush=True)
                 train(recipe, data, run, overrides={**(overrides or {}), "train.seed": seed}, device=device)
-            runs[name].append(str(run))
-    return compare_command({**runs, **(rewards or {})}, data, out, device=device or "cpu", **options)
+            trained[name].append(str(run))
+    options: dict[str, Any] = {"split": split, "cameras": cameras, "max_videos": max_videos, "device": device}
+    return compare_command({**trained, **rewards}, data, out, **options)

@@ -8,9 +8,9 @@ import signal
 import statistics
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from counterpoint.errors import BadInputError, Terminated
 from counterpoint.objectives.base import Learner, NonFiniteError
@@ -113,92 +113,153 @@ def fit(
         BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
             the source fails (the run is saved first), or an evaluation fails (which is repeated when the run goes on).
     """
-    loop, total = run.loop, run.loop.total_steps(source.epoch_size)
-    updates = 0
-    recent: dict[str, list[Any]] = defaultdict(list)  # numbers since the last line
-    found = run.resume()
-    if found is not None:
-        learner.load_state(found[1]["learner"])
-        source.load_state(found[1]["source"])
-        updates = found[1]["updates"]
-        recent.update(found[1].get("recent", {}))
-    start = clock = rested = source.clock(updates)
-    log = MetricsLog(run.folder, loop.trackers, run.settings, start) if run.main else None
-    newest: tuple[int, dict[str, Any]] | None = None
+    return _Loop(learner, source, run, validation, seen, on_eval, on_validation).run()
 
-    def state() -> dict[str, Any]:
-        numbers = {name: [float(value) for value in values] for name, values in recent.items()}
-        return {"learner": learner.state(), "source": source.state(), "updates": updates, "recent": numbers}
 
-    def save() -> None:
-        if clock > run.last_saved:
-            source.flush()
-            run.save(clock, state())
+class _Loop:
+    """A run of `fit`, whose arguments it takes, and how far it is.
 
-    def crossed(every: int) -> bool:
-        return clock >= total or (every > 0 and clock // every > rested // every)
+    Attributes:
+        updates: Updates of the learner so far.
+        clock: How far the run is, in the source's unit.
+        rested: The clock when a checkpoint could last be taken.
+        attempt: The update that was begun last.
+        recent: Numbers of the updates since the last line of the log, by name.
+        newest: The clock and a copy of the state at the last rest, where the source wants copies.
+        evaluating: True while an evaluation runs.
+    """
 
-    note, judged, attempt, judging = "", "", updates, False
-    try:
-        with (
-            ProgressBar("Training", total, source.unit, done=start, shown=run.main) as progress,
-            _noted_signals() as stopped,
-        ):
-            for batch in source.batches(updates, total):
-                if batch is not None:
-                    attempt = updates + 1
-                    for name, value in learner.update(batch, updates).items():
-                        recent[name].append(value)
-                    updates += 1
-                before, clock = clock, source.clock(updates)
-                resting = source.at_rest()
-                over = resting and clock >= total
-                if recent and ((batch is not None and updates % loop.log_every == 0) or over):
-                    # Metrics that are still on a device are read here, now and then, and not at every step.
-                    means = {name: statistics.fmean(map(float, values)) for name, values in recent.items()}
-                    if log is not None:
-                        log.write(clock, "train", means | source.numbers())
-                    note = _note(means)
-                    recent.clear()
-                judging = resting and bool(loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every)
-                if judging:
-                    scores = _validate(learner, validation, loop) if validation is not None else {}
-                    if scores and on_validation is not None and run.main:
-                        on_validation(clock, scores)
-                    found_out = on_eval(clock) if on_eval is not None else {}
-                    again = _validate(learner, seen, loop) if seen is not None else {}
-                    for split, numbers in (("val", scores), ("seen", again), ("eval", found_out)):
-                        if log is not None and numbers:
-                            log.write(clock, split, numbers)
-                    judged = _judged(scores, again, found_out)
-                    meet("evaluation")  # which the main process may take long for
-                    judging = False
-                if resting and crossed(loop.save_every):
-                    save()
-                    meet("save")  # which the main process writes
-                if resting and source.copies:
-                    newest = clock, copy.deepcopy(state())
-                if any_rank(bool(stopped)):
-                    newest = newest if source.copies else (clock, state())
-                    if newest is not None and newest[0] > run.last_saved:
-                        source.flush()
-                        run.save(*newest)
-                    raise KeyboardInterrupt if stopped[:1] == [signal.SIGINT] else Terminated
-                rested = clock if resting else rested
-                progress.advance(clock - before, note=", ".join(part for part in (note, judged) if part))
-    except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
-        raise run.diverged(error, attempt) from None
-    except BadInputError:
-        if judging and newest is not None and newest[0] > run.last_saved:
-            source.flush()
-            run.save(*newest)  # from before the evaluation, which comes again
-        elif not judging and source.at_rest() and (updates or source.copies):
-            save()
-        raise
-    finally:
-        if log is not None:
-            log.close()
-    return start
+    def __init__(
+        self,
+        learner: Learner,
+        source: Source,
+        run: Run,
+        validation: Batches | None,
+        seen: Batches | None,
+        on_eval: Callable[[int], Mapping[str, float]] | None,
+        on_validation: Callable[[int, Mapping[str, float]], None] | None,
+    ) -> None:
+        self._learner, self._source, self._run = learner, source, run
+        self._validation, self._seen = validation, seen
+        self._on_eval, self._on_validation = on_eval, on_validation
+        self._settings, self._total = run.loop, run.loop.total_steps(source.epoch_size)
+        self.updates = 0
+        self.recent: dict[str, list[Any]] = defaultdict(list)
+        self.newest: tuple[int, dict[str, Any]] | None = None
+        self.evaluating = False
+        if (found := run.resume()) is not None:
+            _, saved = found
+            learner.load_state(saved["learner"])
+            source.load_state(saved["source"])
+            self.updates = saved["updates"]
+            self.recent.update(saved.get("recent", {}))
+        self.attempt = self.updates
+        self.clock = self.rested = source.clock(self.updates)
+        self._log = MetricsLog(run.folder, run.loop.trackers, run.settings, self.clock) if run.main else None
+        self._losses, self._scores = "", ""  # notes beside the progress
+
+    def run(self) -> int:
+        """Train to the end; return the step that the run was resumed from."""
+        start, source = self.clock, self._source
+        shorten = "--train.steps" if source.unit == Source.unit else "--online.steps"
+        bar = ProgressBar("Training", self._total, source.unit, done=start, shown=self._run.main, shorten=shorten)
+        try:
+            with bar as progress, _noted_signals() as signals:
+                for batch in source.batches(self.updates, self._total):
+                    before = self.clock
+                    self._step(batch)
+                    if any_rank(bool(signals)):
+                        self._stop(signals)
+                    progress.advance(self.clock - before, note=", ".join(filter(None, (self._losses, self._scores))))
+        except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
+            raise self._run.diverged(error, self.attempt) from None
+        except BadInputError:
+            if self.evaluating:
+                self._save_newest()  # from before the evaluation, which comes again
+            elif source.at_rest() and (self.updates or source.copies):
+                self._save()
+            raise
+        finally:
+            if self._log is not None:
+                self._log.close()
+        return start
+
+    def _step(self, batch: dict[str, Any] | None) -> None:
+        """Update the learner with a batch; log, evaluate and save when it is time to."""
+        if batch is not None:
+            self.attempt = self.updates + 1
+            for name, value in self._learner.update(batch, self.updates).items():
+                self.recent[name].append(value)
+            self.updates += 1
+        self.clock = self._source.clock(self.updates)
+        resting = self._source.at_rest()
+        line_due = batch is not None and self.updates % self._settings.log_every == 0
+        if self.recent and (line_due or (resting and self.clock >= self._total)):
+            self._write_means()
+        if not resting:
+            return
+        if (self._settings.eval_every or self._settings.last_evaluation) and self._due(self._settings.eval_every):
+            self._evaluate()
+        if self._due(self._settings.save_every):
+            self._save()
+            meet("save")  # which the main process writes
+        if self._source.copies:
+            self.newest = self.clock, copy.deepcopy(self._state())
+        self.rested = self.clock
+
+    def _due(self, every: int) -> bool:
+        """Return whether the run is over, or a multiple of `every` lies between the last rest and now."""
+        return self.clock >= self._total or (every > 0 and self.clock // every > self.rested // every)
+
+    def _state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        recent = {name: [float(value) for value in values] for name, values in self.recent.items()}
+        parts = {"learner": self._learner.state(), "source": self._source.state()}
+        return parts | {"updates": self.updates, "recent": recent}
+
+    def _save(self) -> None:
+        """Write a checkpoint of now, unless the run has one."""
+        if self.clock > self._run.last_saved:
+            self._source.flush()
+            self._run.save(self.clock, self._state())
+
+    def _save_newest(self) -> None:
+        """Write a checkpoint of the last rest, where there is a copy that the run does not have yet."""
+        if self.newest is not None and self.newest[0] > self._run.last_saved:
+            self._source.flush()
+            self._run.save(*self.newest)
+
+    def _stop(self, signals: Sequence[int]) -> NoReturn:
+        """Save the newest state at rest, and end as the first signal asks."""
+        if self._source.copies:
+            self._save_newest()
+        else:
+            self._save()
+        raise KeyboardInterrupt if signals[:1] == [signal.SIGINT] else Terminated
+
+    def _write_means(self) -> None:
+        """Log the means of the recent numbers. Metrics that are still on a device are read here, not at every step."""
+        means = {name: statistics.fmean(map(float, values)) for name, values in self.recent.items()}
+        if self._log is not None:
+            self._log.write(self.clock, "train", means | self._source.numbers())
+        self._losses = _note(means)
+        self.recent.clear()
+
+    def _evaluate(self) -> None:
+        """Score the validation batches and those of training episodes, and call `on_eval`."""
+        self.evaluating = True
+        learner, settings = self._learner, self._settings
+        scores = _validate(learner, self._validation, settings) if self._validation is not None else {}
+        if scores and self._on_validation is not None and self._run.main:
+            self._on_validation(self.clock, scores)
+        found = self._on_eval(self.clock) if self._on_eval is not None else {}
+        again = _validate(learner, self._seen, settings) if self._seen is not None else {}
+        for split, numbers in (("val", scores), ("seen", again), ("eval", found)):
+            if self._log is not None and numbers:
+                self._log.write(self.clock, split, numbers)
+        self._scores = _judged(scores, again, found)
+        meet("evaluation")  # which the main process may take long for
+        self.evaluating = False
 
 
 def _validate(learner: Learner, batches: Batches, loop: LoopConfig) -> dict[str, float]:

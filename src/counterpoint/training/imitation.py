@@ -172,9 +172,9 @@ class ImitationRecipe(OfflineRecipe):
         held_out = validation or self._held_out(data)
         return Opened(source, held_out, prepare, build, identity, rescored=bool(self.train.eval_every))
 
-    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+    def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return the rollouts of `evaluation`."""
-        return self.evaluation.of(learner, self.train.seed)
+        return self.evaluation.of(learner, self.train.seed, folder)
 
     def _held_out(self, data: str | Path | EpisodeStore) -> EpisodeStore | None:
         """Return the episodes to validate on, where the data set has any."""

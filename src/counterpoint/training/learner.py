@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, cast
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from pydantic import Field
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_seed
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, NonFiniteError, Objective, Score
 from counterpoint.training.distributed import average_gradients, gather
@@ -73,10 +73,6 @@ def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tup
         return [(group, decay)]
     parts = ([p for p in group if p.ndim > 1], decay), ([p for p in group if p.ndim <= 1], 0.0)
     return [(part, own) for part, own in parts if part]
-
-
-def _step_seed(seed: int, step: int, rank: int, *chunk: int) -> int:
-    return int(np.random.SeedSequence([seed, step, rank, *chunk]).generate_state(1, np.uint64)[0] >> 1)
 
 
 class ObjectiveLearner:
@@ -138,7 +134,7 @@ class ObjectiveLearner:
         self.model, self.optimizer = model, accelerator.prepare_optimizer(optimizer)
         self._devices = [accelerator.device] if accelerator.device.type == "cuda" else []
         self._gathers = objective.across_ranks and accelerator.num_processes > 1
-        self._rank = accelerator.process_index
+        self._stream = f"networks of rank {accelerator.process_index}"
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One optimiser step over `config.accumulate` parts of the batch.
@@ -165,7 +161,8 @@ class ObjectiveLearner:
 
     def _draw_from(self, step: int, *chunk: int) -> None:
         seeded = torch.manual_seed if self.accelerator.device.type != "cpu" else torch.default_generator.manual_seed
-        seeded(_step_seed(self._seed, step, self._rank, *chunk))
+        name = f"{self._stream}, chunk {chunk[0]}" if chunk else self._stream
+        seeded(sample_seed(self._seed, step, name))
 
     def _step(self, batch: Batch, step: int) -> dict[str, float]:
         rate = learning_rate(self.config, step, self.total_steps)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -104,11 +104,6 @@ def shard(objective: nn.Module, device: str) -> None:
     for block in blocks(objective):
         fully_shard(block, mesh=mesh)
     fully_shard(objective, mesh=mesh)
-
-
-def is_sharded(network: nn.Module) -> bool:
-    """Return whether a network's parameters are spread over processes."""
-    return isinstance(network, FSDPModule)
 
 
 def whole(tree: Any) -> Any:

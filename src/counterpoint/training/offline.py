@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from accelerate import Accelerator
 from pydantic import BaseModel
-from safetensors.torch import save_file
 from torch import nn
 
 from counterpoint.config import FrozenConfig, free
@@ -110,7 +109,7 @@ class OfflineRecipe(Recipe):
             "data": f"{len(store.episodes)} episodes under {instructions} instructions, content `{content}`.",
         }
 
-    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+    def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return a function that scores the learner's exports in an environment. Default: none."""
         return None
 
@@ -158,14 +157,12 @@ class OfflineRecipe(Recipe):
                 if not run.main:
                     return
                 self.finish(modules, train, validation)
-                for name, module in modules.items():
+                further = {name: module for name, module in modules.items() if not isinstance(module, SavedModel)}
+                for module in modules.values():
                     if isinstance(module, SavedModel):
-                        module.save_pretrained(folder, **self.card(train, learner.total_steps))
-                    else:
-                        values = {key: value.contiguous() for key, value in module.state_dict().items()}
-                        save_file(values, folder / f"{name}.safetensors")
+                        module.save_pretrained(folder, further=further, **self.card(train, learner.total_steps))
 
-            evaluate = self.rollouts(learner)
+            evaluate = self.rollouts(learner, run.folder)
             return Job(learner, Source(sampler), save, scored, seen, evaluate, facts=opened.facts(store, bound))
 
         paths = [absolute(path) for path in given.data if isinstance(path, str | Path)]

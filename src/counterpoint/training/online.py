@@ -19,6 +19,7 @@ from pydantic import Field
 
 from counterpoint.agents.base import Agent
 from counterpoint.config import free
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import GoalEpisode
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.sampler import Sampler
@@ -218,7 +219,7 @@ class OnlineSource(Source):
         self.envs.reset(rows, seeds)
         recorders = [Recorder(step) for step in self._answers()]
         self.agent.reset(rows, seeds)
-        explorer = np.random.default_rng([config.seed, 3, counters.rounds])
+        explorer = sample_rng(config.seed, counters.rounds, "warmup actions")
         while rows:
             if counters.steps < config.warmup:
                 actions = self._random_actions(explorer)[rows]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, create_model
 
 from counterpoint.config import FrozenConfig, free, override, read_recipe, recipe_names, suggestion, validate
 from counterpoint.errors import require
+from counterpoint.flags import Listed
 
 KINDS = {
     "clips": "counterpoint.training.clips:ClipsRecipe",
@@ -44,7 +45,7 @@ class LoopConfig(FrozenConfig):
     eval_every: int = free(250, ge=0)
     save_every: int = free(500, ge=1)
     keep: int = free(2, ge=1)
-    trackers: tuple[str, ...] = free(("tensorboard",))
+    trackers: Listed[tuple[str, ...]] = free(("tensorboard",))
 
     last_evaluation: ClassVar[bool] = False
     """Whether the end is evaluated even where `eval_every` is 0."""

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from counterpoint.config import bound, flat
-from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.files import lock, read_object, remove_unfinished, write_atomically
+from counterpoint.config import bound
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra
+from counterpoint.files import read_object, remove, write_atomically
+from counterpoint.folder import FORMAT, claim
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint, settle
 from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
 
-FORMAT = 2
+NOTE = "config.json"
 METRICS = "metrics.jsonl"
 
 
@@ -79,24 +79,9 @@ class Run:
         }
         if not main:
             return cls(folder, loop or recipe.loop, settings, None)
-        require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", "choose another --out")
-        folder.mkdir(parents=True, exist_ok=True)
-        run = cls(folder, loop or recipe.loop, settings, lock(folder, "trains"))
-        try:
-            _refuse_another(folder, settings)
-            for place in (
-                folder,
-                run.checkpoints,
-                run.model,
-                folder / "replay",
-                folder / "best",
-                *folder.glob("best/*/model"),
-            ):
-                remove_unfinished(place)
-        except BaseException:
-            run.close()
-            raise
-        return run
+        own = {key: settings[key] for key in ("kind", "identity")}
+        held = claim(folder, NOTE, own, what="a run", does="trains", begin=False)
+        return cls(folder, loop or recipe.loop, settings, held)
 
     def __enter__(self) -> Run:
         return self
@@ -120,7 +105,7 @@ class Run:
         """Write `config.json`, with further entries."""
         self.settings |= facts
         if self.main:
-            write_atomically(self.folder / "config.json", json.dumps(self.settings, indent=1) + "\n")
+            write_atomically(self.folder / NOTE, json.dumps(self.settings, indent=1) + "\n")
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Write a checkpoint, which holds the logged numbers too; the newest `loop.keep` stay."""
@@ -151,7 +136,7 @@ class Run:
             save(folder / f"{PREFIX}{step:08d}" / "model")
         for old in folder.glob(f"{PREFIX}*"):
             if int(old.name.removeprefix(PREFIX)) not in kept:
-                shutil.rmtree(old)
+                remove(old)
         folder.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(errors, indent=1) + "\n")
 
@@ -179,24 +164,6 @@ class Run:
         """Let other processes have the folder."""
         if self._lock is not None:
             self._lock.close()
-
-
-def _refuse_another(folder: Path, settings: Mapping[str, Any]) -> None:
-    record = folder / "config.json"
-    if not record.exists():
-        return
-    hint = "choose another --out"
-    before = read_object(record, "a run's configuration", hint)
-    if before.get("format") != FORMAT:
-        found = f"format {before.get('format')}, of another version"
-        raise BadInputError(folder, found, f"{FORMAT}", f"{hint}, or continue it with the version that wrote it")
-    require(before["kind"] == settings["kind"], folder, f"a run of kind {before['kind']}", settings["kind"], hint)
-    old, new = (flat(one["identity"]) for one in (before, json.loads(json.dumps(settings))))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            section = key.removeprefix("recipe.").partition(".")[0]
-            found = f"a run with another [{section}]: {key.removeprefix('recipe.')} = {old.get(key)!r}"
-            raise BadInputError(folder, found, repr(new.get(key)), f"{hint}, or repeat the earlier arguments")
 
 
 class MetricsLog:

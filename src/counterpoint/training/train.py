@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
+from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require
+from counterpoint.flags import Device, Environment, PythonOnly, Typed
 from counterpoint.objectives.base import Learner
 from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.fit import Batches, Source, fit
@@ -90,29 +92,34 @@ class Plan:
 
 
 def train(
-    recipe: str | Path | Recipe,
-    data: Data | Sequence[Data] | None,
-    out: str | Path,
-    env: str | None = None,
+    recipe: Annotated[str | Path | Recipe, Typed(Positional[Annotated[str, arg(metavar="RECIPE")]])],
+    data: Annotated[Data | Sequence[Data] | None, Typed(Annotated[tuple[Path, ...], arg(metavar="PATH...")], ())],
+    out: Annotated[str | Path, Typed(Path)],
+    env: Environment = None,
     *,
-    overrides: Mapping[str, Any] | None = None,
-    validation: EpisodeStore | None = None,
-    start_from: str | Path | None = None,
-    on_eval: Callable[[int, Mapping[str, nn.Module]], Mapping[str, float] | None] | None = None,
-    device: str | None = None,
+    overrides: PythonOnly[Mapping[str, Any] | None] = None,
+    validation: PythonOnly[EpisodeStore | None] = None,
+    start_from: Annotated[str | Path | None, Typed(Annotated[str | None, arg(metavar="RUN")])] = None,
+    on_eval: PythonOnly[Callable[[int, Mapping[str, nn.Module]], Mapping[str, float] | None] | None] = None,
+    device: Device = None,
 ) -> Run:
-    """Train a recipe to its end; the same call again continues an interrupted run.
+    """Train a recipe: an encoder, a policy or an agent. The same call again continues an interrupted run.
+
+    `counterpoint train RECIPE --help` lists every key of the recipe, such as --train.steps.
 
     Args:
-        recipe: A recipe, its name or the path of a TOML file; an agent's name means its paper's defaults.
-        data: Data sets, or stores that are open and have frames of training size. Agents may have none.
+        recipe: A recipe's name (see `counterpoint recipes`), the path of a TOML file, or an agent's name, which means
+            its paper's defaults. From Python also a `Recipe`.
+        data: Data sets; several, each with its own action space, for recipes of transitions. From Python also open
+            stores with frames of training size. Agents may have none.
         out: The run's folder.
-        env: Id of an environment: an agent trains in it, or is evaluated in it where there are data.
+        env: A goal environment, such as FetchReach-v4: an agent trains in it, or is evaluated in it if there are data.
+            For a policy that learns from demonstrations SUITE/TASK: the policy is evaluated in it during training.
         overrides: Dotted keys of the recipe and their values, where it is named.
         validation: An open store to validate on, where `data` is one.
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
         on_eval: Called with the steps done and what is being trained, every `eval_every` steps and after the last.
-        device: `cpu`, `cuda` or `cuda:N`; a GPU by default where there is one.
+        device: cpu, cuda or cuda:N; by default a GPU if the machine has one.
 
     Returns:
         The run, closed; its `model` is the folder of the trained model.

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.doctor import examine
 from counterpoint.data.cache import cached
 from counterpoint.data.resize import resize
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, split_names
+from counterpoint.formats.minari.writer import write_minari
 from counterpoint.formats.video import encode_video
 from tests.formats.hdf5.made import write_robomimic
 from tests.formats.made import memory_store, smooth_frames, write_epic, write_lerobot, write_variable_rate, write_videos
+from tests.formats.minari.made import goal_episodes
 
 
 def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +59,50 @@ def test_doctor_tells_findings_and_ends_in_2(
     told = capsys.readouterr().out
     for word in ("1 finding", "manifest.csv, row 4", "no file 'videos/9.mp4'", "remove this row"):
         assert word in told
+
+
+def test_findings_cut_no_word_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = write_videos(tmp_path)
+    with (folder / "manifest.csv").open("a") as manifest:
+        manifest.write("videos/9.mp4,nowhere\n")
+    (finding,) = examine(folder)
+    assert doctor(folder) == 2
+    shown = capsys.readouterr().out
+    for text in (finding.found, finding.expected, finding.hint):
+        assert set(text.split()) <= set(shown.split())
+
+
+def test_the_folder_that_collect_wrote_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`collect pointmaze` writes OUT/train and OUT/val of Minari, `collect dmc` OUT/TASK of LeRobot."""
+    monkeypatch.setenv("COLUMNS", "160")
+    maze, tasks = tmp_path / "maze", tmp_path / "tasks"
+    for split in ("train", "val"):
+        write_minari(maze / split, goal_episodes((4, 6)), env_id="Maze-v0", description="made")
+    for task in ("walker-walk", "cheetah-run"):
+        write_lerobot(tasks / task)
+    for folder, names, facts in (
+        (maze, ("train", "val"), ("minari", "2, of 4 to 6 transitions")),
+        (tasks, ("cheetah-run", "walker-walk"), ("LeRobot", "3, of 3 to 7 frames")),
+    ):
+        info(folder)
+        shown = capsys.readouterr().out
+        for name in names:
+            assert str(folder / name) in shown
+        for fact in facts:
+            assert shown.count(fact) == 2
+        assert doctor(folder) == 0
+        shown = capsys.readouterr().out
+        assert [f"{folder / name}: nothing wrong" in shown for name in names] == [True, True]
+    (maze / "val/data/metadata.json").write_text('{"data_format": "hdf5"}')
+    assert doctor(maze) == 2
+    (tmp_path / "nothing/at all").mkdir(parents=True)
+    with pytest.raises(BadInputError, match="a folder of another kind"):
+        info(tmp_path / "nothing")
 
 
 def test_long_tables_are_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

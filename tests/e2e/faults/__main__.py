@@ -22,7 +22,7 @@ from tests.e2e.faults.trials import Bench, Outcome, flip, spread, truncate
 
 DAMAGES = (
     ("half a checkpoint", "state.safetensors", truncate),
-    ("half a checkpoint", "manifest.json", truncate),
+    ("half a checkpoint", "SHA256SUMS", truncate),
     ("truncated JSON", "*.json", truncate),
     ("truncated JSON", "metrics.jsonl", truncate),
     ("a flipped bit", "*.safetensors", flip),

@@ -169,7 +169,9 @@ def test_the_seed_decides_the_data(tmp_path: Path) -> None:
     assert not (tmp_path / "b" / "val").exists()
 
 
-@pytest.mark.parametrize("maze", ["UMaze", "Medium", "Large"])
+@pytest.mark.parametrize(
+    "maze", ["UMaze", *(pytest.param(maze, marks=pytest.mark.slow) for maze in ("Medium", "Large"))]
+)
 def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, maze: str) -> None:
     parts = 2 if maze == "UMaze" else 3
     config = small(tmp_path / "data", maze=maze, suite="stitch", parts=parts, episodes=24)
@@ -244,6 +246,7 @@ def test_a_controller_that_never_stays_in_its_part_is_an_error(tmp_path: Path) -
         collect_pointmaze(small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=1000.0, steps=2000))
 
 
+@pytest.mark.slow
 def test_two_workers_record_the_same_as_one(tmp_path: Path) -> None:
     one, two = (
         read(collect_pointmaze(small(tmp_path / str(workers), suite="stitch", workers=workers)) / "train")

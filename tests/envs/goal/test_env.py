@@ -118,7 +118,10 @@ def test_goals_that_are_states_or_images_are_reached_only_by_equality() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [EnvConfig(name="FetchReach-v4", corruption=0.3), EnvConfig(name="FetchReach-v4", observations="image")],
+    [
+        EnvConfig(name="FetchReach-v4", corruption=0.3),
+        pytest.param(EnvConfig(name="FetchReach-v4", observations="image"), marks=pytest.mark.slow),
+    ],
     ids=called,
 )
 def test_workers_see_what_one_process_sees(config: EnvConfig) -> None:

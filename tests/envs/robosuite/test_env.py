@@ -102,7 +102,7 @@ def test_unknown_names() -> None:
 def test_without_robosuite(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     monkeypatch.setitem(sys.modules, "robosuite", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[robosuite\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[robosuite\]'"):
         make_env("robosuite/Lift")
 
 
@@ -150,7 +150,7 @@ def test_a_seed_decides_everything_and_touches_no_other_generator(lift: Robosuit
 
 @needs_robosuite
 @pytest.mark.sim
-@pytest.mark.parametrize("name", ["Door-IIWA", "Stack-Kinova3"])
+@pytest.mark.parametrize("name", ["Door-IIWA", pytest.param("Stack-Kinova3", marks=pytest.mark.slow)])
 def test_the_other_robots_repeat_themselves_after_a_soft_reset(name: str) -> None:
     task = RobosuiteEnv(name)
     first = played(task, 1, steps=6)

@@ -28,6 +28,7 @@ def solved_after(task: RobosuiteEnv, seed: int, noise: float = 0.0) -> int | Non
     return None
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:

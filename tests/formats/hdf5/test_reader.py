@@ -18,12 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.hdf5 import files
 from counterpoint.formats.hdf5.files import env_args
 from counterpoint.formats.hdf5.reader import Hdf5Store
+from tests.data.reading import read_episode
 from tests.formats.hdf5.made import ENV_ARGS, made_demo, write_libero, write_robomimic
 
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
@@ -310,7 +311,7 @@ def test_a_camera_that_is_not_there_and_a_file_that_changed(tmp_path: Path) -> N
 def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_robomimic(tmp_path / "image.hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[hdf5\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[hdf5\]'"):
         open_dataset(path)
 
 
@@ -406,8 +407,7 @@ def test_a_soft_link_inside_the_file_is_followed(tmp_path: Path) -> None:
     assert actions.shape == (5, 7)
 
 
-@pytest.mark.parametrize("part", ["actions", "rewards", "obs/robot0_eef_pos"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("part", "value"), [("actions", np.nan), ("rewards", np.inf), ("obs/robot0_eef_pos", np.nan)])
 def test_numbers_that_are_not_finite_are_refused_and_found(tmp_path: Path, part: str, value: float) -> None:
     path = write_robomimic(tmp_path / "image.hdf5")
     with h5py.File(path, "a") as file:

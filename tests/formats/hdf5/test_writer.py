@@ -12,12 +12,12 @@ from counterpoint.cli.data.commands import convert
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Episode
 from counterpoint.data.robot_masks import mask_frames
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, split_names
 from counterpoint.formats.hdf5.files import env_args
 from counterpoint.formats.hdf5.writer import RobomimicWriter, robomimic_about
 from tests.data.masks_made import LENGTHS, made_masks
+from tests.data.reading import read_episode
 from tests.formats.made import smooth_frames
 
 ENV: dict[str, Any] = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.video import encode_video
+from tests.data.reading import read_episode
 from tests.formats.lerobot.made import FPS, edit_info, episode, write_v21
 
 EPISODES = tuple(episode(number, 4 + number, success=number != 1) for number in range(3))

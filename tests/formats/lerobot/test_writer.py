@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter, PixelCounts, sampled_steps, vector_stats
 from counterpoint.formats.video import encode_video, read_frames
+from tests.data.reading import read_episode
 from tests.formats.lerobot.made import FPS, SIZES, episode, write_v30
 
 

@@ -12,11 +12,12 @@ from PIL import Image
 
 from counterpoint.data.cache import cached
 from counterpoint.data.robot_masks import binary_mask, masked_cameras
-from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.rlbench.poses import from_action
 from counterpoint.formats.rlbench.reader import _KNOWN, RLBenchStore
+from tests.data.reading import read_episode
 from tests.formats.rlbench.made import image, mask_image, rlbench_installed, write_episode, write_task
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise, split_names, validation_split
 from counterpoint.formats.rlds.reader import RldsStore
+from tests.data.reading import read_episode
 from tests.formats.made import real_data
 from tests.formats.rlds.made import FEATURES, Made, dataset, image, made_episode, nested, tensor, text, write_rlds
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tyro.conf import Positional, arg
 
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
@@ -19,6 +20,7 @@ from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames,
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
+from counterpoint.flags import Number
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.base import Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
@@ -30,16 +32,46 @@ from counterpoint.formats.video import has_uneven_rate
 from counterpoint.formats.video_folder import VideoFolderStore
 from counterpoint.progress import ProgressBar
 
+DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table before it is cut short
 
 
-def info(path: str | Path) -> None:
-    """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
-    console, path = Console(), url_of(path) or path
+def info(path: Positional[DataSet]) -> None:
+    """Say what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes.
+
+    Args:
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
+            Minari data set, or a training store.
+    """
+    for found in data_sets(url_of(path) or path):
+        _describe(found)
+
+
+def data_sets(path: str | Path) -> list[str | Path]:
+    """Return the data sets that a path means: itself, or those in a folder such as `collect pointmaze` writes.
+
+    Raises:
+        BadInputError: When there is none.
+    """
+    if is_minari(path):
+        return [path]
+    try:
+        recognise(path)
+    except BadInputError:
+        folders = [folder for depth in ("*", "*/*", "*/*/*") for folder in sorted(Path(path).glob(depth))]
+        below = [folder for folder in folders if (folder / "meta/info.json").is_file() or is_minari(folder)]
+        if not below:
+            raise
+        return list(below)
+    return [path]
+
+
+def _describe(path: str | Path) -> None:
+    console = Console()
     if is_minari(path):
         from counterpoint.formats.minari.reader import describe_minari  # minari is an extra
 
-        console.print(_facts(path, describe_minari(Path(path))))
+        _print_facts(console, path, describe_minari(Path(path)))
         return
     store = open_dataset(path)
     lengths = [episode.length for episode in store.episodes]
@@ -68,13 +100,23 @@ def info(path: str | Path) -> None:
         texts.add_row(Text(text or "(none)"), str(count))
     if len(counts) > _SHOWN:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
-    console.print(_facts(path, facts))
+    _print_facts(console, path, facts)
     console.print(texts)
 
 
-def doctor(path: str | Path) -> int:
-    """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
-    path = url_of(path) or path
+def doctor(path: Positional[DataSet]) -> int:
+    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
+
+    Args:
+        path: A data set of any format, or a training store.
+
+    Returns:
+        The exit code: 0 clean, 2 with findings.
+    """
+    return max(_diagnose(found) for found in data_sets(url_of(path) or path))
+
+
+def _diagnose(path: str | Path) -> int:
     if is_minari(path):
         from counterpoint.formats.minari.reader import examine_minari  # minari is an extra
 
@@ -85,18 +127,25 @@ def doctor(path: str | Path) -> int:
     if not findings:
         console.print(Text(f"{path}: nothing wrong"), soft_wrap=True)
         return 0
-    title = Text(f"{path}: {len(findings)} finding(s)")
-    table = Table("where", "found", "expected", "hint", title=title, show_lines=True)
+    console.print(Text(f"{path}: {len(findings)} finding(s)"), soft_wrap=True)
     for finding in findings[:_SHOWN]:
-        parts = (finding.where.removeprefix(f"{path}/"), finding.found, finding.expected, finding.hint)
-        table.add_row(*(Text(part, overflow="fold") for part in parts))
-    console.print(table)
+        console.print(Text(f"\n{finding.where.removeprefix(f'{path}/')}", style="bold"), soft_wrap=True)
+        table = Table(show_header=False, box=None, padding=(0, 1, 0, 2))
+        for name in ("found", "expected", "hint"):
+            table.add_row(name, Text(getattr(finding, name), overflow="fold"))
+        console.print(table)
     if len(findings) > _SHOWN:
         console.print(f"... and {len(findings) - _SHOWN} more")
     return 2
 
 
-def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: int | None = None) -> Path:
+def convert(
+    path: Positional[DataSet],
+    out: Positional[Annotated[str | Path, arg(metavar="OUT")]],
+    *,
+    size: Number = None,
+    fps: Number = None,
+) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
     A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
@@ -104,10 +153,10 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
     be given, and the frame nearest in time is taken.
 
     Args:
-        path: Any data set that `open_dataset` accepts.
+        path: The data set to read, of any format.
         out: The folder to write; must not exist.
-        size: Side of the square to resize frames to, in pixels; by default they stay as they are.
-        fps: Frames a second to resample videos to.
+        size: Height and width to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to write, if the rates of the episodes differ; by default their own, rounded.
 
     Raises:
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
@@ -143,15 +192,16 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
             bar.advance()
     writer.finalize(splits or None)
     sources = ", ".join(f"{source:g}" for source in sorted({round(fps, 2) for fps in rates["source_fps"]}))
-    print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
+    print(f"Converted {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
     return Path(out)
 
 
-def _facts(path: str | Path, facts: dict[str, str]) -> Table:
-    table = Table(title=Text(str(path)), show_header=False)
+def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> None:
+    console.print(Text(str(path)), soft_wrap=True)
+    table = Table(show_header=False)
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
-    return table
+    console.print(table)
 
 
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:

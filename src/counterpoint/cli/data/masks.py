@@ -16,14 +16,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from tyro.conf import Positional, UseAppendAction, arg
 
 from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import as_mask, constant, mask_camera, mask_frames, rgb_cameras
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks
 from counterpoint.errors import BadInputError, MissingExtraError, require, usable_device
+from counterpoint.flags import Device, Name
 from counterpoint.formats import recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.boundary import first_line, load_arrays, open_image, parsing, read_bytes
@@ -38,21 +40,33 @@ _SHOWN = 6  # missing frames, or episodes, that are named
 
 
 def write_masks(
-    path: str | Path,
-    out: str | Path,
+    path: Positional[Annotated[str | Path, arg(metavar="PATH")]],
+    out: Positional[Annotated[str | Path, arg(metavar="OUT")]],
     *,
-    files: Path | None,
-    sam: str | None,
-    camera: str | None,
-    points: Sequence[Point],
-    box: Box | None,
-    batch_size: int,
-    device: str | None,
+    files: Annotated[Path | None, arg(name="from", metavar="FOLDER")] = None,
+    sam: Annotated[str | None, arg(metavar="MODEL")] = None,
+    camera: Name = None,
+    points: Annotated[UseAppendAction[tuple[Point, ...]], arg(name="point", metavar="X Y")] = (),
+    box: Annotated[Box | None, arg(metavar="LEFT TOP RIGHT BOTTOM")] = None,
+    batch_size: int = 8,
+    device: Device = None,
 ) -> None:
-    """Copy a data set with the cameras `CAMERA_mask` beside its own; arguments as of `MaskFiles` and `SamMasks`.
+    """Write a copy of a LeRobot data set with masks of the robot: from files, or by the Segment Anything Model.
 
-    Episodes whose mask is empty, or full, in every frame are written with a warning: no loss that needs robot and
-    surroundings can use them.
+    The mask of the camera `top` becomes the camera `top_mask`, kept without loss. Episodes whose mask is empty, or
+    full, in every frame are written with a warning: no loss that needs robot and surroundings can use them.
+
+    Args:
+        path: A LeRobot data set.
+        out: The folder to write; must not exist.
+        files: Masks made elsewhere, episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an array
+            bool or uint8 [T, H, W] a camera: 0 off the robot, 1 or 255 on it.
+        sam: Make masks by this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
+        camera: The camera whose images are segmented; the first camera by default.
+        points: A pixel on the robot, for the model; may be given several times. It holds for all frames.
+        box: A box about the robot, for the model.
+        batch_size: Frames in one batch of the model.
+        device: The device of the model; by default a GPU if the machine has one.
 
     Raises:
         BadInputError: When both kinds of masks are given or none, a mask is wrong or missing, a camera has one already,

@@ -16,11 +16,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from counterpoint.config import suggestion
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options, choose_cameras
 from counterpoint.envs.rendering import import_mujoco
-from counterpoint.errors import import_extra, require
+from counterpoint.errors import import_extra, require, require_known
 
 PRETRAINING = ("acrobot-swingup", "finger-turn_hard", "hopper-stand", "walker-run", "humanoid-walk", "dog-stand")
 """Premier-TACO's DMC-6 (section 4; Appendix C counts episodes of Humanoid Stand and Dog Walk, which are not in it)."""
@@ -103,9 +102,9 @@ def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
     known |= {"pretraining": PRETRAINING, "evaluation": EVALUATION}
     require(names, "tasks", "none", "at least one task", "name some")
     for name in names:
-        hint = suggestion(name, list(TASKS)) or "choose one of these"
-        expected = f"one of {', '.join(TASKS)}, pretraining or evaluation"
-        require(_spelling(name) in known, f"task {name!r}", "no such task of dm_control", expected, hint)
+        if _spelling(name) not in known:
+            expected = "one of {}, pretraining or evaluation"
+            require_known(name, TASKS, f"task {name!r}", "no such task of dm_control", expected)
     return tuple(dict.fromkeys(task for name in names for task in known[_spelling(name)]))
 
 

@@ -17,12 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import GoalEpisode
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, split_ranges
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController, around
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.errors import require
+from counterpoint.files import Beside
 from counterpoint.formats.minari.files import import_minari
 from counterpoint.formats.minari.writer import write_minari
 from counterpoint.workers import in_worker
@@ -212,7 +214,7 @@ class _MazeCollection(Collection):
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
         """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""
         grid, _, controllers = maze_of(self.config)
-        controller, rng = controllers[slot.number % len(controllers)], np.random.default_rng(seed)
+        controller, rng = controllers[slot.number % len(controllers)], sample_rng(seed, 0, "controller")
         part = controller.cells
         start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
         seen, _ = env.reset(seed=seed, options={"reset_cell": np.array(start), "goal_cell": np.array(goal)})
@@ -240,25 +242,26 @@ class _MazeCollection(Collection):
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
         """Write the splits, once it is proven that no episode leaves its part."""
         config, (grid, plan, _) = self.config, maze_of(self.config)
-        made = folder.with_name(f".{folder.name}")
-        for split, indices in split_ranges(self).items():
-            episodes = []
-            for place in range(*map(int, indices.split(":"))):
-                kept: dict[str, Any] = staging.arrays(place)
-                episodes.append(GoalEpisode(observations=kept.pop("state"), success=kept["rewards"] > 0, **kept))
-            if plan is not None:
-                refuse_joined(episodes, grid, plan)
-            write = partial(
-                write_minari,
-                env_id=config.env_id,
-                description=f"PointMaze {config.maze}, suite {config.suite}, {split}",
-                algorithm="waypoint controller with noise",
-                dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
-                about={key: value for key, value in info.items() if key != "episodes"},
-            )
-            # HDF5 crashes its process where something else fills the disk while it writes.
-            hint = "free some space, then run the same command again"
-            in_worker(write, made / split, episodes, timeout=None, expected="a disk with room", hint=hint)
-        note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
-        (made / NOTE).write_text(json.dumps(note, indent=2))
-        made.rename(folder)
+        with Beside(folder) as beside:
+            made = Path(beside) / folder.name
+            for split, indices in split_ranges(self).items():
+                episodes = []
+                for place in range(*map(int, indices.split(":"))):
+                    kept: dict[str, Any] = staging.arrays(place)
+                    episodes.append(GoalEpisode(observations=kept.pop("state"), success=kept["rewards"] > 0, **kept))
+                if plan is not None:
+                    refuse_joined(episodes, grid, plan)
+                write = partial(
+                    write_minari,
+                    env_id=config.env_id,
+                    description=f"PointMaze {config.maze}, suite {config.suite}, {split}",
+                    algorithm="waypoint controller with noise",
+                    dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
+                    about={key: value for key, value in info.items() if key != "episodes"},
+                )
+                # HDF5 crashes its process where something else fills the disk while it writes.
+                hint = "free some space, then run the same command again"
+                in_worker(write, made / split, episodes, timeout=None, expected="a disk with room", hint=hint)
+            note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
+            (made / NOTE).write_text(json.dumps(note, indent=2))
+            made.rename(folder)

@@ -21,14 +21,16 @@ from gymnasium.envs import registration
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
-from counterpoint.config import FrozenConfig, suggestion
+from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.ogbench import PREFIX, OGBenchGoals
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_robotics
 from counterpoint.envs.vector import VectorEnv
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, suggestion
+from counterpoint.flags import Listed
 
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
@@ -67,8 +69,8 @@ class EnvConfig(FrozenConfig):
     repeat: PositiveInt = 1
     max_episode_steps: int | None = Field(default=None, ge=1)
     image_size: int = Field(default=64, ge=36)
-    start_cells: tuple[Cell, ...] = ()
-    goal_cells: tuple[Cell, ...] = ()
+    start_cells: Listed[tuple[Cell, ...]] = ()
+    goal_cells: Listed[tuple[Cell, ...]] = ()
     success_distance: float | None = Field(default=None, gt=0)
 
     @field_validator("goals")
@@ -219,7 +221,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; `seed` decides all that follows from the same actions."""
         if seed is not None:
-            self._rng = np.random.default_rng([seed, 1])
+            self._rng = sample_rng(seed, 0, "goal")
         raw, info = self.env.reset(seed=seed, options=self._cells(options))
         self._command = self._command_of(raw)
         return self._observe(raw), self._judge(raw, info)
@@ -383,7 +385,7 @@ class CorruptedObservations(
         """Begin an episode; `seed` decides the corruption too."""
         self.pool = self.pool or self._explore()
         if seed is not None:
-            self._rng = np.random.default_rng([seed, 2])
+            self._rng = sample_rng(seed, 0, "corruption")
         return self._corrupt(*self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -400,7 +402,7 @@ class CorruptedObservations(
         return {**observation, **other}, info
 
     def _explore(self) -> list[Observation]:
-        rng, space, pool = np.random.default_rng(_POOL_SEED), self.env.action_space, []
+        rng, space, pool = sample_rng(_POOL_SEED, 0, "corruption pool"), self.env.action_space, []
         for episode in range(_POOL_EPISODES):
             observation, _ = self.env.reset(seed=_POOL_SEED + episode)
             for _ in range(_POOL_STEPS):

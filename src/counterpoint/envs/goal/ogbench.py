@@ -15,6 +15,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from counterpoint.data.draws import sample_rng
+
 PREFIX = "ogbench"
 """The package, which stands before the colon of an environment's name."""
 
@@ -39,7 +41,7 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: of the task `options["task_id"]`, from 1 on, or of one that the seed chooses."""
         if seed is not None:
-            self._rng = np.random.default_rng([seed, 3])
+            self._rng = sample_rng(seed, 0, "task")
         task = int(self._rng.integers(self.unwrapped.num_tasks)) + 1  # type: ignore[attr-defined]
         noise, posture = map(int, self._rng.integers(2**31, size=2))
         before = np.random.get_state()

@@ -16,12 +16,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from counterpoint.config import suggestion
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options
 from counterpoint.envs.kitchen.experts import HAND, KitchenExpert, Way
 from counterpoint.envs.rendering import import_mujoco, import_robotics
-from counterpoint.errors import require
+from counterpoint.errors import require, require_known
 
 POSE = (0.148388023, -1.76848573, 1.84390296, -2.47685760, 0.260252026, 0.712533105, 1.59515394, 0.04, 0.04)
 """The arm's first pose, seven joints and two fingers: gymnasium-robotics', with open fingers."""
@@ -110,8 +110,7 @@ def resolve_kitchen(task: str) -> str:
         BadInputError: When there is no such task.
     """
     name = task.removeprefix("kitchen_").removesuffix("-v3").replace("-", "_")
-    hint = suggestion(name, list(TASKS)) or "choose one of these"
-    require(name in TASKS, f"task {task!r}", "no such task of the kitchen", f"one of {', '.join(TASKS)}", hint)
+    require_known(name, TASKS, f"task {task!r}", "no such task of the kitchen")
     return name
 
 
@@ -241,7 +240,7 @@ class KitchenEnv(MujocoEnv):
         return self._expert.act().astype(np.float32)
 
     def _begin(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
+        rng = sample_rng(seed, 0, "kitchen")
         shift = rng.uniform(-MOVED, MOVED, 3)
         self.model.body_pos[self._desk] = self._origin + shift
         self.mujoco.mj_resetDataKeyframe(self.model, self.data, 0)

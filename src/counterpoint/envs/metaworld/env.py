@@ -13,11 +13,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from counterpoint.config import suggestion
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options
 from counterpoint.envs.rendering import import_mujoco
-from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.errors import import_extra, require, require_known
 
 INSTRUCTIONS = {
     "assembly-v3": "put the ring on the peg",
@@ -104,9 +103,8 @@ def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
     tasks: dict[str, None] = {}
     for name in names:
         full = name if name in _NAMED or name.endswith("-v3") else f"{name}-v3"
-        if full not in _NAMED and full not in INSTRUCTIONS:
-            hint = suggestion(full, list(INSTRUCTIONS)) or f"one of {', '.join(INSTRUCTIONS)}"
-            raise BadInputError("tasks", f"{name!r}", "default, all, or Meta-World v3 tasks", hint)
+        if full not in _NAMED:
+            require_known(full, INSTRUCTIONS, "tasks", f"{name!r}", "default, all, or some of {}")
         tasks.update(dict.fromkeys(_NAMED.get(full, (full,))))
     require(tasks, "tasks", "none", "at least one", "name a task, or say default")
     return tuple(tasks)

@@ -20,7 +20,7 @@ from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options, seeded_numpy
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.envs.robosuite.experts import EXPERTS
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.errors import MissingExtraError, require, require_known
 
 CONTROL_HZ = 20.0
 """Actions a second."""
@@ -60,10 +60,10 @@ def resolve_robosuite(task: str, robot: str | None = None) -> tuple[str, str]:
     """
     where, (name, _, named) = f"robosuite/{task}", task.partition("-")
     hint = "choose from these; a robot may follow, as in Lift-IIWA"
-    require(name in TASKS, where, f"task {name!r}", f"one of {', '.join(TASKS)}", hint)
+    require_known(name, TASKS, where, f"task {name!r}", hint=hint)
     require(not named or robot in (None, named), where, f"robot {robot!r} beside it", "one robot", "name it once")
     chosen = named or robot or ROBOTS[0]
-    require(chosen in ROBOTS, where, f"robot {chosen!r}", f"one of {', '.join(ROBOTS)}", "choose from these")
+    require_known(chosen, ROBOTS, where, f"robot {chosen!r}")
     return name, chosen
 
 

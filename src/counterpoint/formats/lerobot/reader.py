@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import Reader, stack_images
+from counterpoint.formats.base import Reader, require_split, stack_images
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation
 from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, file_key, from_png, read_rows
 from counterpoint.formats.lru import LRUCache
-from counterpoint.formats.video import probe_video, read_frames
+from counterpoint.formats.video import cut_out, probe_video, read_frames
 
 _FEATURES = {
     "actions": layout.ACTION,
@@ -96,6 +96,14 @@ class LeRobotStore(Reader):
         images = from_png(at.data, column.take(pa.array(steps - start)))
         return stack_images((f"{at.data}, {key}", image) for image in images)
 
+    def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
+        """Write an episode's videos, as they are, to `FOLDER/CAMERA.mp4`; return camera -> file."""
+        at = self._locations[episode]
+        spans = {name: at.videos[key] for name, key in self._keys.items() if key in at.videos}
+        for name, span in spans.items():
+            cut_out(span.path, span.first, at.length, folder / f"{name}.mp4")
+        return {name: folder / f"{name}.mp4" for name in spans}
+
     def timestamps(self, episode: int) -> Array:
         """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""
         at, fps = self._locations[episode], self.info.fps
@@ -145,7 +153,7 @@ class LeRobotStore(Reader):
         if split is None:
             return 0, self.info.episodes
         known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
-        require(split in known, f"{self.root}, split", repr(split), f"one of {sorted(known)}", "name one of them")
+        require_split(self.root, split, known)
         first, last = known[split]
         require(0 <= first < last <= total, where, f"split {split!r} as {first}:{last}", f"some of the {total}", HINT)
         return first, last

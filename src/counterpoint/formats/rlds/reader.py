@@ -25,7 +25,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, stack_images
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
 from counterpoint.formats.boundary import as_list, as_mapping, as_whole, decode_image, parsing, read_bytes
 from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
 from counterpoint.formats.lru import LRUCache
@@ -262,7 +262,7 @@ class RldsStore(Reader):
             )
         self.path, self.split, self._layout = folder, split, read_layout(folder)
         splits = read_splits(folder)
-        require(split is None or split in splits, f"split of {path}", repr(split), f"one of {list(splits)}", "name one")
+        require_split(path, split, splits)
         gone = {name for name, shards in splits.items() if shards and not any(shard.path.exists() for shard in shards)}
         self.missing = tuple(missing_split(name, splits[name]) for name in splits if name in gone)
         chosen = [name for name in splits if split in (None, name) and name not in gone]

@@ -1,8 +1,9 @@
-"""Rewards asked about the same videos in several ways, and the numbers of their answers with bootstrap samples.
+"""The bench: rewards asked about the same videos in several ways, and their numbers on shared bootstrap samples.
 
 Every reward is a curve over a video. It is asked about the video as recorded and about inputs that should change the
-answer: frames from last to first, in random order, one frame repeated, and the first, middle or last frame alone.
-`docs/methods/metrics.md` defines every number.
+answer: frames from last to first, in random order, one frame repeated, and the first, middle or last frame alone. A
+thorough question has segments of the video too, and paraphrases of the instructions. All numbers are defined in
+`counterpoint.evaluation.definitions`, and all intervals resample tasks and then their videos.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import sample_rng
+from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
-from counterpoint.evaluation.embedded import spread
-from counterpoint.evaluation.statistics import Estimate, from_resamples, task_resamples
+from counterpoint.evaluation.definitions import REWARD
+from counterpoint.evaluation.embedded import RECORDED, spread
+from counterpoint.evaluation.statistics import Drawn, drawn_mean, resample_weights
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, reads_state, states_of
 from counterpoint.rewards.sources import Curves, EncoderReward, Reward
@@ -28,9 +30,14 @@ from counterpoint.rewards.sources import Curves, EncoderReward, Reward
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-RECORDED, WRONG = "as recorded", "wrong text"
+WRONG = "wrong text"
 INPUTS = (RECORDED, "reversed", "shuffled", "frozen", "first frame", "middle frame", "last frame")
 ALONE = INPUTS[-3:]
+RANDOM, SHORT, PARAPHRASES = "random segments", "short segments", "paraphrases"
+SEGMENTS = {RANDOM: None, SHORT: 0.2}
+"""Segments of a video -> their share of it; `None` draws start and goal as training does (DecisionNCE, Eq. 8)."""
+EACH = 16
+"""Segments of a kind that a video is asked about."""
 CUTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a video whose true grades, on RoboRewardBench's scale, are 1, 2, 3, 4 and 5."""
 
@@ -44,12 +51,14 @@ class Answers:
         halves: Last value of the first half, under the own instruction, [N].
         voc: Spearman's rho under the own instruction, [N].
         pearson: Pearson's r likewise.
+        kendall: Kendall's tau-b likewise.
     """
 
     ends: Float[Array, "N L"]
     halves: Float[Array, " N"]
     voc: Float[Array, " N"]
     pearson: Float[Array, " N"]
+    kendall: Float[Array, " N"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,13 @@ class Answered:
         inputs: Input -> answers; those of `wrong text` have the mean over the other instructions for the own one, and
             there are none where there is no other.
         cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its own instruction, [N, 5].
+        rounds: `random segments`, `short segments` and `paraphrases`, where they were asked about -> last value of each
+            of K segments or paraphrases under each instruction, [N, K, L].
     """
 
     inputs: Mapping[str, Answers]
     cuts: Float[Array, "N 5"]
+    rounds: Mapping[str, Float[Array, "N K L"]]
 
 
 def ask(
@@ -74,6 +86,10 @@ def ask(
     cameras: Cameras = None,
     max_frames: int = 128,
     seed: int = 0,
+    thorough: int = 0,
+    segments: bool = False,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+    features: Mapping[str, EpisodeStore] | None = None,
 ) -> list[Answered]:
     """Ask every reward about every video; each video is decoded once.
 
@@ -83,58 +99,84 @@ def ask(
         instructions: The L candidates.
         cameras: The view, by default the store's first; of several, rewards are the mean of theirs.
         max_frames: Greatest number of frames of a video, evenly spread.
-        seed: Random seed of the shuffles.
+        seed: Random seed of the shuffles and segments.
+        thorough: Number of rewards, the first ones, that are asked about segments and paraphrases too.
+        segments: True to ask these about segments of every video.
+        paraphrases: Instruction -> other wordings of it, one or more of each instruction, to ask these about.
+        features: Digest of a frozen backbone -> the same episodes with its features, which are then not computed.
+
+    Raises:
+        BadInputError: An episode without the state that a reward reads; raised before any video is decoded.
     """
     views = camera_names(cameras, store.cameras)
-    said: list[list[tuple[dict[str, tuple[Any, ...]], Array]]] = [[] for _ in rewards]
-    with ProgressBar("Comparing", len(store.episodes), "videos") as progress:
+    reading = any(reads_state(one.model.encoder) for one in rewards if isinstance(one, EncoderReward))
+    states = [states_of(store, number) for number in range(len(store.episodes) if reading else 0)]
+    wordings = list(zip(*((paraphrases or {}).get(text, ()) for text in instructions), strict=False))
+    said: list[list[_Said]] = [[] for _ in rewards]
+    with ProgressBar("Asking rewards", len(store.episodes), "videos") as progress:
         for number, info in enumerate(store.episodes):
             steps, own = spread(info.length, max_frames), instructions.index(info.instruction)
-            frames = {view: store.frames(number, steps, view) for view in views}
-            if any(reads_state(one.model.encoder) for one in rewards if isinstance(one, EncoderReward)):
-                frames[STATE] = states_of(store, number)[steps]
-            shared: dict[str, Any] = {}
-            for reward, answers in zip(rewards, said, strict=True):
-                curves = reward.watch(frames, shared)
-                answers.append(
-                    (
-                        _answers(curves, len(steps), own, instructions, (seed, number)),
-                        _cuts(curves, steps, info.instruction),
-                    )
-                )
+            frames: dict[str, NDArray[Any]] = {view: store.frames(number, steps, view) for view in views}
+            if reading:
+                frames[STATE] = states[number][steps]
+            stored = {digest: kept.features(number) for digest, kept in (features or {}).items()}
+            shared: dict[Any, Any] = {digest: kept[steps, 0] for digest, kept in stored.items() if kept is not None}
+            length = len(steps)
+            parts = _segments(length, seed, number) if segments else {}
+            for at, (reward, answers) in enumerate(zip(rewards, said, strict=True)):
+                curves, rounds = reward.watch(frames, shared), {}
+                if at < thorough:
+                    for name, some in parts.items():
+                        rounds[name] = np.stack([curves(part, instructions)[:, -1] for part in some])
+                    if wordings:
+                        rounds[PARAPHRASES] = np.stack([curves(np.arange(length), texts)[:, -1] for texts in wordings])
+                cuts = _cuts(curves, steps, info.instruction)
+                answers.append(_Said(_answers(curves, length, own, instructions, (seed, number)), cuts, rounds))
             progress.advance()
-    found = []
-    for answers in said:
-        inputs = {
-            name: Answers(*(np.array([video[name][part] for video, _ in answers]) for part in range(4)))
-            for name in answers[0][0]
-        }
-        found.append(Answered(inputs, np.array([cuts for _, cuts in answers])))
-    return found
+    return [_gathered(answers) for answers in said]
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A reward's answers about one video: input -> the parts of `Answers`, and the others of `Answered`."""
+
+    inputs: Mapping[str, tuple[Any, ...]]
+    cuts: Array
+    rounds: Mapping[str, Array]
+
+
+def _gathered(videos: Sequence[_Said]) -> Answered:
+    inputs = {
+        name: Answers(*map(np.array, zip(*(video.inputs[name] for video in videos), strict=True)))
+        for name in videos[0].inputs
+    }
+    rounds = {name: np.stack([video.rounds[name] for video in videos]) for name in videos[0].rounds}
+    return Answered(inputs, np.array([video.cuts for video in videos]), rounds)
 
 
 def _answers(
     curves: Curves, length: int, own: int, instructions: Sequence[str], key: tuple[int, int]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return for every input its last values, the half's, and both correlations with time."""
+    """Return for every input its last values, the half's, and the correlations with time."""
     found: dict[str, tuple[Any, ...]] = {}
     half = max(1, length // 2)
     for name in INPUTS:
         values, part = curves(_order(name, length, key), instructions), _order(name, half, key)
-        over = _correlations(values[own]) if name not in ALONE else (np.nan, np.nan)
+        over = (np.nan, np.nan, np.nan) if name in ALONE else _correlations(values[own])
         found[name] = (values[:, -1], float(curves(part, [instructions[own]])[0, -1]), *over)
         if name == RECORDED and len(instructions) > 1:
             others = [column for column in range(len(instructions)) if column != own]
             swapped = values[:, -1].copy()
             swapped[own] = swapped[others].mean()
             halves = curves(part, [instructions[column] for column in others])[:, -1]
-            over = np.mean([_correlations(values[column]) for column in others], axis=0)
+            over = tuple(np.mean(_correlations(values[others]), axis=1))
             found[WRONG] = (swapped, float(halves.mean()), *over)
     return found
 
 
-def _correlations(curve: Array) -> tuple[float, float]:
-    return metrics.value_order_correlation(curve), metrics.value_time_correlation(curve)
+def _correlations(curves: Float[Array, "*L T"]) -> tuple[Any, Any, Any]:
+    order = metrics.value_order_correlation(curves)
+    return order, metrics.value_time_correlation(curves), metrics.kendall_tau_b(curves)
 
 
 def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
@@ -152,29 +194,42 @@ def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
     return np.arange(length)
 
 
+def _segments(length: int, seed: int, video: int) -> dict[str, list[Indices]]:
+    """Return the frames of `EACH` random and as many short segments of a video, keyed on seed, video and segment."""
+    found: dict[str, list[Indices]] = {name: [] for name in SEGMENTS}
+    for name, share in SEGMENTS.items():
+        for segment in range(EACH):
+            rng = sample_rng(seed, video * EACH + segment, "segment")
+            if share is None:
+                start, goal = StartGoal()(np.array([length]), rng)[0].tolist()
+            else:
+                span = max(1, round(share * (length - 1)))
+                start = int(rng.integers(0, length - span))
+                goal = start + span
+            found[name].append(np.arange(start, goal + 1))
+    return found
+
+
 def _cuts(curves: Curves, steps: Indices, instruction: str) -> Array:
     ends = [max(1, round(cut * (len(steps) - 1)) + 1) for cut in CUTS]
     return np.array([curves(np.arange(end), [instruction], progress=True)[0, -1] for end in ends])
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A number of the N videos, and behind it its values on R bootstrap samples.
+class Heatmap:
+    """Mean segment scores: DecisionNCE's Figure 6.
 
     Attributes:
-        values: [1 + R].
-        n: Number of videos on which it is defined.
+        name: The kind of segments.
+        rows: Instructions that the segments carry out.
+        columns: Instructions they are scored under.
+        values: Mean score [rows, columns].
     """
 
-    values: Float[Array, " R+1"]
-    n: int
-
-    def estimate(self) -> Estimate:
-        """Return the number with its interval."""
-        return from_resamples(float(self.values[0]), self.values[1:], self.n)
-
-    def __sub__(self, other: Drawn) -> Drawn:
-        return Drawn(self.values - other.values, min(self.n, other.n))
+    name: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
 
 
 Numbers = Mapping[str, Drawn]
@@ -199,7 +254,7 @@ class Bench:
     def __init__(
         self, own: Indices, success: Bool[NDArray[np.bool_], " N"], instructions: Sequence[str], seed: int = 0
     ) -> None:
-        self.own, self.success = own, success
+        self.own, self.success, self.instructions = own, success, tuple(instructions)
         self.hard = metrics.one_word_apart(instructions)
         self.recorded = not success.all()
         columns, items = len(instructions), []
@@ -211,8 +266,7 @@ class Bench:
                 items.append((video, int(sample_rng(seed, video, "another goal").choice(others)), 0))
         self.items = np.array(items, np.int64)
         self.fold = np.argsort(np.argsort(own, kind="stable"), kind="stable") % 2
-        samples = [np.arange(len(own)), *task_resamples(own.tolist(), seed=seed)]
-        self.weights = np.stack([np.bincount(sample, minlength=len(own)) for sample in samples]).astype(np.float64)
+        self.weights = resample_weights(own.tolist(), seed=seed)
 
     def scores(self, answers: Answers) -> Float[Array, " I"]:
         """Return the score of every item: a last value."""
@@ -223,21 +277,21 @@ class Bench:
         self, answered: Answered, name: str, validation: tuple[Array, NDArray[np.bool_]] | None, *, progress: bool
     ) -> dict[str, Drawn]:
         """Return every number that is defined of one input; `validation` has scores and successes of other items."""
-        answers, success = answered.inputs[name], self.success
-        means = {"voc": answers.voc, "voc_pearson": answers.pearson}
+        answers = answered.inputs[name]
+        means = {"voc": answers.voc, "voc_pearson": answers.pearson, "voc_kendall": answers.kendall}
         if name != WRONG and answers.ends.shape[1] > 1:
             means["accuracy"] = metrics.matched(answers.ends, self.own).astype(np.float64)
-            means["triples_easy"] = metrics.triples(answers.ends, self.own, ~self.hard)
+            means["triples"] = metrics.triples(answers.ends, self.own)
             means["triples_one_word_apart"] = metrics.triples(answers.ends, self.own, self.hard)
             means["confusion_gap"] = metrics.confusion_gap(answers.ends, self.own)
         if progress and name == RECORDED:
             means["grade_error"] = np.abs(metrics.grade(answered.cuts) - (1 + 4 * np.array(CUTS))).mean(axis=1)
-        found = {key: self._mean(np.where(success, values, np.nan)) for key, values in means.items()}
+        found = {key: self._mean(values) for key, values in means.items()}
         scores, positive = self.scores(answers), self.items[:, 2] == 2
         passed = self._passed(scores, positive, validation)
         counts = self.weights[:, self.items[:, 0]]
         statistics = {
-            "kendall_tau_b": self._ranking(scores),
+            "ranking_tau_b": self._ranking(scores),
             "auroc": metrics.auroc(scores, positive, counts),
             "auprc": metrics.auprc(scores, positive, counts),
             "f1": metrics.f1(passed, positive, counts),
@@ -245,11 +299,30 @@ class Bench:
         found |= {key: Drawn(values, len(self.own)) for key, values in statistics.items()}
         return {key: drawn for key, drawn in found.items() if np.isfinite(drawn.values[0])}
 
+    def share(self, scores: Float[Array, "N K L"]) -> dict[str, Drawn]:
+        """Return the accuracy of K segments or paraphrases of every video: the mean of the share of the K."""
+        hits = [metrics.matched(part, self.own) for part in np.moveaxis(scores, 1, 0)]
+        return {"accuracy": self._mean(np.mean(hits, axis=0))}
+
+    def chance(self) -> dict[str, float]:
+        """Return the level of every number that a worthless reward reaches."""
+        successes = float((self.items[:, 2] == 2).mean())
+        levels = {name: metric.level(len(self.instructions), successes) for name, metric in REWARD.items()}
+        return {name: level for name, level in levels.items() if level is not None}
+
+    def heatmap(self, name: str, scores: Float[Array, "N L"]) -> Heatmap:
+        """Return the mean score of each task's successes under each instruction."""
+        tasks = [(row, self.success & (self.own == row)) for row in range(len(self.instructions))]
+        seen = [(row, mine) for row, mine in tasks if mine.any()]
+        return Heatmap(
+            name=name,
+            rows=tuple(self.instructions[row] for row, _ in seen),
+            columns=self.instructions,
+            values=tuple(tuple(scores[mine].mean(axis=0).tolist()) for _, mine in seen),
+        )
+
     def _mean(self, values: Float[Array, " N"]) -> Drawn:
-        defined = np.isfinite(values)
-        with np.errstate(invalid="ignore"):
-            means = self.weights @ np.where(defined, values, 0.0) / (self.weights @ defined)
-        return Drawn(means, int(defined.sum()))
+        return drawn_mean(np.where(self.success, values, np.nan), self.weights)
 
     def _ranking(self, scores: Float[Array, " I"]) -> Float[Array, " R+1"]:
         """Return the mean over tasks of the ranking, where a task has two levels or more."""

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
-from counterpoint.evaluation.reward_bench import CUTS, INPUTS, RECORDED, WRONG, Answered, Bench, ask
+from counterpoint.evaluation.bench import CUTS, INPUTS, WRONG, Answered, Bench, ask
+from counterpoint.evaluation.embedded import RECORDED
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, ramp
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, store
@@ -102,7 +103,7 @@ def test_numbers_agree_with_plain_loops_on_every_resample(answered: list[Answere
                 scores[items][(made.items[items, 1] == task) & (made.items[items, 2] == rank)] for rank in range(3)
             ]
             taus.append(float(metrics.quality_ranking(levels)))
-        assert found["kendall_tau_b"].values[row] == pytest.approx(np.nanmean(taus))
+        assert found["ranking_tau_b"].values[row] == pytest.approx(np.nanmean(taus))
     assert found["voc"].n == 4
     assert "grade_error" not in found
 

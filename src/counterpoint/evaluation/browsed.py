@@ -1,0 +1,105 @@
+"""A data set whose episodes are browsed, by the numbers that they have in the whole of it, whatever is filtered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterpoint.data.store import EpisodeStore
+from counterpoint.errors import require
+from counterpoint.formats import open_dataset, split_names
+
+TRAINED_ON, HELD_OUT = "trained on", "held out"
+"""The episodes that a run was trained on, and those that the training of every run here set aside by itself."""
+SUCCESS = {True: "yes", False: "no", None: "unknown"}
+
+
+class BrowsedSet:
+    """A data set, its splits, and what runs were trained on.
+
+    Args:
+        path: The data set.
+        configs: The configurations of the runs that were trained on it.
+
+    Attributes:
+        store: The whole data set.
+        marks: `TRAINED_ON` and `HELD_OUT` -> numbers of episodes, where there are some.
+        splits: Names of splits.
+
+    Raises:
+        BadInputError: No such data set, or one without a camera.
+    """
+
+    def __init__(self, path: Path, configs: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.path, self.store, self.splits = path, open_dataset(path), split_names(path)
+        require(self.store.cameras, path, "no camera", "images to show", "view another data set")
+        self._opening, self._numbers = threading.Lock(), dict[str, list[int]]()
+        self.marks: dict[str, list[int]] = {}
+        trained, held_out = set[int](), list[set[int]]()
+        for config in configs:
+            inside = config["data"].get("train_split", "train")
+            numbers = self.numbers(inside if inside in self.splits else "")
+            held_out.append({numbers[at] for at in config.get("held_out", ())})
+            trained |= set(numbers) - held_out[-1]
+        both = {TRAINED_ON: trained, HELD_OUT: set.intersection(*held_out) if held_out else set[int]()}
+        self.marks = {name: sorted(found) for name, found in both.items() if found}
+
+    def numbers(self, split: str = "") -> list[int]:
+        """Return the numbers, in the whole data set, of the episodes of a split or of one of `marks`.
+
+        Raises:
+            BadInputError: No such split.
+        """
+        if not split:
+            return list(range(len(self.store.episodes)))
+        if split in self.marks:
+            return self.marks[split]
+        with self._opening:
+            if split not in self._numbers:
+                self._numbers[split] = _places(self.store, open_dataset(self.path, split=split))
+            return self._numbers[split]
+
+    def matching(self, find: str, success: str, split: str) -> list[int]:
+        """Return the numbers of the episodes of a split that have these words and this success; empty strings fit all.
+
+        Raises:
+            BadInputError: No such split.
+        """
+        episodes = self.store.episodes
+        return [
+            at
+            for at in self.numbers(split)
+            if find.casefold() in episodes[at].instruction.casefold() and success in ("", SUCCESS[episodes[at].success])
+        ]
+
+    def counted(self, numbers: Sequence[int]) -> str:
+        """Return how many episodes these are, and how many of them runs were trained on: `18 of 36 episodes`."""
+        counts = {name: len(set(numbers) & set(marked)) for name, marked in self.marks.items()}
+        parts = [f"{count} {name}" for name, count in counts.items() if count]
+        return f"{len(numbers)} of {len(self.store.episodes)} episodes" + (f": {', '.join(parts)}" if parts else "")
+
+    def about(self, at: int) -> str:
+        """Return an episode in words."""
+        info = self.store.episodes[at]
+        success = {True: ", success", False: ", failure", None: ""}[info.success]
+        marks = [name for name, numbers in self.marks.items() if at in numbers]
+        return ", ".join([f"episode {at}, {info.length} frames{success}", *marks])
+
+    @property
+    def instructions(self) -> list[str]:
+        """The different instructions, in order of appearance."""
+        return [text for text in dict.fromkeys(info.instruction for info in self.store.episodes) if text]
+
+
+def _places(whole: EpisodeStore, part: EpisodeStore) -> list[int]:
+    """Return the numbers in the whole data set of the episodes of a part; those of one name have the same order."""
+    places: dict[str, list[int]] = {}
+    for number, name in enumerate(getattr(whole, "names", ())):
+        places.setdefault(str(name), []).append(number)
+    numbers = []
+    for name in getattr(part, "names", ()):
+        found = places[str(name)]
+        numbers.append(found.pop(0) if len(found) > 1 else found[0])
+    return numbers

@@ -1,0 +1,348 @@
+"""Rewards compared on the same videos, beside controls without which numbers say little.
+
+`counterpoint.evaluation.bench` asks and computes; differences of two rows are paired, since all rows share one set of
+bootstrap samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from counterpoint.data.store import Cameras, EpisodeStore
+from counterpoint.errors import BadInputError, require
+from counterpoint.evaluation.bench import ALONE, INPUTS, SHORT, Heatmap, Numbers, ask, bench_of, minus, over_seeds
+from counterpoint.evaluation.definitions import REWARD
+from counterpoint.evaluation.embedded import RECORDED
+from counterpoint.evaluation.statistics import Estimate, as_share, seeds_interval
+from counterpoint.provenance import provenance
+from counterpoint.rewards.model import check_instructions
+from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, constant, ramp
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A reward's numbers.
+
+    Attributes:
+        name: The reward.
+        control: True for the ramp, the constant, random weights, linear classifiers of one frame and other readings.
+        seeds: Number of training seeds that its numbers are means over.
+        trained_on_these: True where the compared videos were trained on.
+        verdict: Its accuracy in a sentence.
+        inputs: Input -> name in `definitions.REWARD` -> number; undefined ones are left out.
+        over_seeds: The same of the recorded videos, with an interval over training seeds.
+        heatmaps: Mean last values of whole videos and, where they were asked about, of short segments.
+    """
+
+    name: str
+    control: bool
+    seeds: int
+    trained_on_these: bool
+    verdict: str
+    inputs: Mapping[str, Mapping[str, Estimate]]
+    over_seeds: Mapping[str, Estimate]
+    heatmaps: tuple[Heatmap, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The numbers of one row minus those of another, paired video by video.
+
+    Attributes:
+        of: Name of the first row.
+        over: Name of the row that is subtracted.
+        numbers: Name -> difference.
+    """
+
+    of: str
+    over: str
+    numbers: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rewards compared on the same videos.
+
+    Attributes:
+        videos: Number of videos.
+        successes: Number of those that succeed or say nothing about it.
+        failures: Where failures come from.
+        threshold: Where the thresholds of F1 come from.
+        instructions: The candidates.
+        chance: Name -> the level that a worthless reward reaches.
+        fingerprint: Content of the data.
+        rows: Rewards, then controls.
+        differences: Every two rows.
+        about: Data, split, versions.
+    """
+
+    videos: int
+    successes: int
+    failures: str
+    threshold: str
+    instructions: tuple[str, ...]
+    chance: Mapping[str, float]
+    fingerprint: str
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return strict JSON: undefined numbers are null."""
+        return TypeAdapter(Comparison).dump_json(self, indent=2).decode() + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Comparison:
+        """Read the output of `to_json`.
+
+        Raises:
+            BadInputError: Other text.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            found = error.errors()[0]["msg"]
+            raise BadInputError("comparison", found, "JSON by Comparison.to_json", "compare again") from None
+
+
+def compare(
+    rewards: Mapping[str, Sequence[Reward]],
+    store: EpisodeStore,
+    *,
+    validation: EpisodeStore | None = None,
+    trained_on_these: Sequence[str] = (),
+    instructions: Sequence[str] = (),
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+    segments: bool = False,
+    cameras: Cameras = None,
+    max_frames: int = 128,
+    seed: int = 0,
+    scenes: Mapping[str, Sequence[Reward]] | None = None,
+    readings: Mapping[str, Sequence[Reward]] | None = None,
+    features: Mapping[str, EpisodeStore] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Compare rewards on the same videos, beside a ramp, a constant and random weights.
+
+    Args:
+        rewards: Name -> the reward, or several, its training seeds.
+        store: Episodes, each of two steps or more and with an instruction; those recorded as failures count as such.
+        validation: Episodes that fix the thresholds of F1; by default each half of the videos fixes the other's.
+        trained_on_these: Names of rewards that were trained on these videos.
+        instructions: Further candidates, beside those of the episodes.
+        paraphrases: Instruction -> paraphrases that training did not see, of every candidate.
+        segments: True to measure the rewards on random and short segments of every video too.
+        cameras: The view, by default the store's first; of several, rewards are the mean of theirs.
+        max_frames: Greatest number of frames of a video, evenly spread.
+        seed: Random seed of shuffles, segments, random weights and resamples.
+        scenes: Further controls, which look at one frame: `counterpoint.evaluation.scenes.scene_rewards`.
+        readings: Further rows: other rewards of the same encoder.
+        features: Digest of a frozen backbone -> the same episodes with its features, which are then not computed.
+        about: Facts for the page.
+
+    Raises:
+        BadInputError: No reward, an episode that cannot be scored, no success, or an instruction without a paraphrase.
+    """
+    require(rewards, "rewards", "none", "at least one", "name runs, LeRobot models or module:function")
+    texts = _candidates(store, validation, instructions, paraphrases)
+    controls: dict[str, Sequence[Reward]] = {
+        "ramp": [FunctionReward(ramp, "ramp", progress=True)],
+        "constant": [FunctionReward(constant, "constant", progress=True)],
+    }
+    ours = [one for group in rewards.values() for one in group if isinstance(one, EncoderReward)]
+    if first := next((one for one in ours if one.untrained() is not None), None):
+        fresh = [first.untrained(seed + number) for number in range(max(map(len, rewards.values())))]
+        controls["random weights"] = [one for one in fresh if one is not None]
+    controls |= {**(scenes or {}), **(readings or {})}
+    taken = {f"{name} (control)" if name in rewards else name: group for name, group in controls.items()}
+    groups = {**rewards, **taken}
+    members = [(name, one) for name, group in groups.items() for one in group]
+    settings: dict[str, Any] = {"cameras": cameras, "max_frames": max_frames, "seed": seed}
+    more: dict[str, Any] = {
+        "thorough": sum(map(len, rewards.values())),
+        "segments": segments,
+        "paraphrases": paraphrases,
+        "features": features,
+    }
+    answered = ask([one for _, one in members], store, texts, **settings, **more)
+    bench = bench_of(store, texts, seed)
+    fixed: list[tuple[Array, NDArray[np.bool_]] | None] = [None] * len(members)
+    if validation is not None:
+        apart = bench_of(validation, texts, seed)
+        for at, answers in enumerate(ask([one for _, one in members], validation, texts, **settings)):
+            fixed[at] = apart.scores(answers.inputs[RECORDED]), apart.items[:, 2] == 2
+    drawn: dict[str, dict[str, Numbers]] = {}
+    seeds: dict[str, list[dict[str, Numbers]]] = {}
+    for name in groups:
+        seeds[name] = [
+            {
+                **{
+                    key: bench.numbers(said, key, fixed[at], progress=_is_progress(one, said.cuts))
+                    for key in said.inputs
+                },
+                **{key: bench.share(scores) for key, scores in said.rounds.items()},
+            }
+            for at, ((owner, one), said) in enumerate(zip(members, answered, strict=True))
+            if owner == name
+        ]
+        drawn[name] = {key: over_seeds([one[key] for one in seeds[name]]) for key in seeds[name][0]}
+    bars = {
+        f"a {name.replace(', ', ' classifier of the ')}": drawn[name][RECORDED]
+        for name in (scenes or {})
+        if name in drawn
+    }
+    rows = []
+    for name in groups:
+        said = [answers for (owner, _), answers in zip(members, answered, strict=True) if owner == name]
+        maps = [bench.heatmap("whole videos", np.mean([one.inputs[RECORDED].ends for one in said], axis=0))]
+        if all(SHORT in one.rounds for one in said):
+            maps.append(bench.heatmap(SHORT, np.mean([one.rounds[SHORT].mean(axis=1) for one in said], axis=0)))
+        kind = {"control": name in taken, "trained_on_these": name in trained_on_these}
+        rows.append(_row(name, drawn[name], bars, seeds[name], tuple(maps), len(texts), **kind))
+    names = list(groups)
+    pairs = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
+    count = int(bench.success.sum())
+    failures = "none recorded" + ": each video under another instruction stands in" * (len(texts) > 1)
+    failures = f"{len(bench.own) - count} recorded" if bench.recorded else failures
+    return Comparison(
+        videos=len(bench.own),
+        successes=count,
+        failures=failures,
+        threshold="validation" if validation is not None else "the other half of the videos",
+        instructions=texts,
+        chance=bench.chance(),
+        fingerprint=store.fingerprint,
+        rows=tuple(rows),
+        differences=tuple(
+            Difference(one, other, _estimates(minus(drawn[one][RECORDED], drawn[other][RECORDED])))
+            for one, other in pairs
+        ),
+        about={**(about or {}), "seed": seed, "max_frames": max_frames, "provenance": provenance()},
+    )
+
+
+def _candidates(
+    store: EpisodeStore,
+    validation: EpisodeStore | None,
+    further: Sequence[str],
+    paraphrases: Mapping[str, Sequence[str]] | None,
+) -> tuple[str, ...]:
+    """Return the instructions of the episodes, then the further ones, or refuse what cannot be compared."""
+    both = [info for part in (store, validation) if part is not None for info in part.episodes]
+    texts = tuple(dict.fromkeys([*(info.instruction for info in both), *further]))
+    hint = "leave other episodes out: SubsetStore"
+    for number, info in enumerate(both):
+        good = info.length > 1 and info.instruction.strip()
+        found = f"{info.length} step(s), instruction {info.instruction!r}"
+        require(good, f"episode {number}", found, "two steps or more, and an instruction", hint)
+    require(both, "data", "no episodes", "at least one", "compare on episodes that exist")
+    check_instructions(texts)
+    hint = "compare on data with successes"
+    require(any(info.success is not False for info in store.episodes), "data", "failures alone", "a success", hint)
+    missing = [text for text in texts if not (paraphrases or {}).get(text)]
+    require(not (paraphrases and missing), "paraphrases", f"none of {missing}", "one or more of each", "add some")
+    return texts
+
+
+def _is_progress(reward: Reward, cuts: Array) -> bool:
+    """Return whether a reward has progress in [0, 1]: it says so, or it is a function whose values lie there."""
+    return reward.progress or (isinstance(reward, FunctionReward) and cuts.min() >= 0.0 and cuts.max() <= 1.0)
+
+
+def _estimates(numbers: Numbers) -> dict[str, Estimate]:
+    return {name: drawn.estimate() for name, drawn in numbers.items()}
+
+
+def _row(
+    name: str,
+    drawn: Mapping[str, Numbers],
+    bars: Mapping[str, Numbers],
+    seeds: Sequence[Mapping[str, Numbers]],
+    heatmaps: tuple[Heatmap, ...],
+    instructions: int,
+    *,
+    control: bool,
+    trained_on_these: bool,
+) -> Row:
+    inputs = {key: _estimates(part) for key, part in drawn.items()}
+    several = instructions > 1
+    if several and len(seeds) == 1:
+        for key in INPUTS:
+            inputs[key]["accuracy"] = as_share(inputs[key]["accuracy"])
+    return Row(
+        name=name,
+        control=control,
+        seeds=len(seeds),
+        trained_on_these=trained_on_these,
+        verdict=_verdict(inputs, drawn, bars, instructions, held_out=not trained_on_these)
+        if several
+        else _verdict_of_one_task(inputs, held_out=not trained_on_these),
+        inputs=inputs,
+        over_seeds={
+            key: seeds_interval(np.array([one[RECORDED][key].values[0] for one in seeds]), share=not REWARD[key].signed)
+            for key in (drawn[RECORDED] if len(seeds) > 1 else ())
+        },
+        heatmaps=heatmaps,
+    )
+
+
+def _verdict(
+    inputs: Mapping[str, Mapping[str, Estimate]],
+    drawn: Mapping[str, Numbers],
+    bars: Mapping[str, Numbers],
+    instructions: int,
+    *,
+    held_out: bool,
+) -> str:
+    frames = {f"the {key}": drawn[key]["accuracy"] for key in ALONE}
+    frames |= {name: numbers["accuracy"] for name, numbers in bars.items()}
+    best = max(frames, key=lambda name: frames[name].values[0])
+    gain = drawn[RECORDED]["accuracy"] - frames[best]
+    alone = best, float(frames[best].values[0]), gain.estimate()
+    return verdict(inputs[RECORDED]["accuracy"], instructions, alone, held_out=held_out)
+
+
+def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_out: bool) -> str:
+    """Return what is left to say where no instruction can be mistaken for another."""
+    voc, reversed_ = inputs[RECORDED]["voc"], inputs["reversed"]["voc"]
+    seen = f"{voc.n} {'held-out videos' if held_out else 'videos it was trained on'}"
+    rises = "Rises with time" if voc.low > 0 else "Does not rise with time"
+    return (
+        f"{rises}: rank correlation {voc.value:.2f} in {seen} (95 % interval {voc.low:.2f} to {voc.high:.2f}), "
+        f"{reversed_.value:.2f} where they are reversed. There is one instruction, so nothing was told apart."
+    )
+
+
+def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Estimate], *, held_out: bool = True) -> str:
+    """Return in one sentence whether a reward tells instructions apart, and by more than the scene.
+
+    Args:
+        accuracy: Share of videos whose own instruction scores highest.
+        instructions: Number of instructions; a guess gets one over it.
+        alone: The single frame that does best: its name, its accuracy, and the accuracy it falls short by, paired.
+        held_out: False for videos that the encoder was trained on.
+    """
+    chance, (frame, same, gain) = 1 / instructions, alone
+    videos = f"{accuracy.n} {'held-out ' if held_out else ''}videos{'' if held_out else ' it was trained on'}"
+    interval = f"95 % interval {100 * accuracy.low:.0f} to {100 * accuracy.high:.0f} %, chance {100 * chance:.0f} %"
+    share = f"in {100 * accuracy.value:.0f} % of {videos} ({interval})"
+    if not accuracy.low > chance:
+        worse = "Worse than chance" if accuracy.high < chance else "No better than chance"
+        return f"{worse}: puts the right one of {instructions} instructions first {share}."
+    if same >= accuracy.value:
+        return (
+            f"Recognises the scene: tells the right instruction from the others {share}, "
+            f"and {frame} alone does as well ({100 * same:.0f} %)."
+        )
+    told = f"Tells the right instruction from the others {share}"
+    if gain.low > 0:
+        return f"{told}; {frame} alone gets {100 * same:.0f} %."
+    return f"{told}; {frame} alone gets {100 * same:.0f} %, a difference that {accuracy.n} videos cannot settle."

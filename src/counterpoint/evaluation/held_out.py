@@ -1,0 +1,103 @@
+"""A run's configuration, the episodes that it was trained on, and those that runs have not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import SubsetStore
+from counterpoint.errors import require
+from counterpoint.files import read_object
+from counterpoint.formats import open_dataset, split_names
+from counterpoint.formats.remote import absolute, url_of
+
+SPLITS = ("test", "val", "validation")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a run's configuration.
+
+    Raises:
+        BadInputError: No such file, or another than training writes.
+    """
+    require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
+    return read_object(path, "a run's configuration", "restore the file")
+
+
+def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] | None:
+    """Open the data of a run, as recorded, with the numbers of the episodes it was trained on; `None` if they moved."""
+    section = config["data"]
+    path, inside = Path(section["path"]), section.get("train_split")
+    if not path.exists():
+        return None
+    store = open_dataset(path, split=inside if inside in split_names(path) else None)
+    out = set(config.get("held_out", ()))
+    return store, [number for number, info in enumerate(store.episodes) if number not in out and info.length > 1]
+
+
+def open_unseen(
+    configs: Sequence[Mapping[str, Any]], path: Path, split: str | None, *, most: int, seed: int
+) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
+    """Open, as recorded, the instructed episodes of a data set that runs did not train on.
+
+    These are a split, or where the data have none the episodes that every run on these data held out, or all.
+
+    Args:
+        configs: The runs' configurations.
+        path: The data set.
+        split: Name of the split; by default the first of `test`, `val` and `validation`.
+        most: Greatest number of episodes; of more, a sample is taken.
+        seed: Random seed of that sample.
+
+    Returns:
+        The episodes, facts about them, and for each run whether it was trained on them.
+
+    Raises:
+        BadInputError: No such data set or split, or no episode that can be used.
+    """
+    require(url_of(path) or path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
+    splits, own = split_names(path), [trains_on(config, path) for config in configs]
+    chosen = split or next((name for name in SPLITS if name in splits), None)
+    mine = [config for config, same in zip(configs, own, strict=True) if same]
+    held = None
+    if chosen is None and mine and all("held_out" in config for config in mine):
+        held = set.intersection(*(set(config["held_out"]) for config in mine))
+        inside = mine[0]["data"].get("train_split")
+        source = open_dataset(path, split=inside if inside in splits else None)
+    else:
+        hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
+        good = chosen is not None or not splits or not mine
+        require(good, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
+        source = open_dataset(path, split=chosen)
+    way = f"the split {chosen}" if chosen else "all episodes"
+    if held is not None:
+        numbers = ", ".join(map(str, sorted(held)))
+        way = f"{len(held)} of {len(source.episodes)} episodes, left out of training by task: {numbers}"
+        source = SubsetStore(source, sorted(held))
+    infos = list(enumerate(source.episodes))
+    good_ones = [at for at, info in infos if info.length > 1 and info.instruction.strip()]
+    require(good_ones, path, "no episode with an instruction", "some", "report on instructed episodes")
+    sample = np.random.default_rng(seed).choice(len(good_ones), min(most, len(good_ones)), replace=False)
+    kept = [good_ones[at] for at in sorted(sample.tolist())]
+    trained = [
+        same and held is None and chosen in (None, config["data"].get("train_split", "train"))
+        for config, same in zip(configs, own, strict=True)
+    ]
+    about = {
+        "data": str(path),
+        "split": chosen,
+        "held_out": way,
+        "episodes_left_out": len(infos) - len(good_ones),
+        "episodes_drawn_from": len(good_ones),
+    }
+    return SubsetStore(source, kept), about, trained
+
+
+def trains_on(config: Mapping[str, Any], path: Path) -> bool:
+    """Return whether a run was trained on the data set at a path."""
+    section = config.get("data")
+    return isinstance(section, Mapping) and "path" in section and absolute(section["path"]) == absolute(path)

@@ -1,0 +1,52 @@
+"""Types that say how a function's parameters stand on the command line.
+
+A command is a function of the package; `counterpoint.cli.signature` reads its parameters, defaults and docstring. A
+parameter is an option of its own name unless its type here says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from tyro.conf import arg
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A mark for a parameter that takes more from Python than from the command line.
+
+    Attributes:
+        kind: The type on the command line.
+        default: The default there, where it is not the function's.
+    """
+
+    kind: Any
+    default: Any = ...
+
+
+def default_or_none(default: str) -> str:
+    """Return the help's words for a default, as `arg(help_behavior_hint=default_or_none)` of a tuple needs them."""
+    return f"(default: {default or 'none'})"
+
+
+PythonOnly = Annotated[T, "Python only"]
+"""A parameter that the command line does not have."""
+Listed = Annotated[T, arg(help_behavior_hint=default_or_none)]
+"""A tuple that is empty by default."""
+
+Model = Annotated[str | Path, arg(metavar="RUN")]
+Computes = Annotated[str, arg(metavar="DEVICE")]
+Device = Annotated[str | None, arg(metavar="DEVICE")]
+Number = Annotated[int | None, arg(metavar="INT")]
+Decimal = Annotated[float | None, arg(metavar="FLOAT")]
+Name = Annotated[str | None, arg(metavar="NAME")]
+Names = Annotated[Sequence[str], arg(metavar="NAME...")]
+Text = Annotated[str | None, arg(metavar="TEXT")]
+File = Annotated[Path | None, arg(metavar="FILE")]
+Image = Annotated[Path | None, arg(metavar="IMAGE")]
+Environment = Annotated[str | None, arg(metavar="ID")]

@@ -1,0 +1,248 @@
+"""A folder that one process writes and any process reads: claimed, written part by part, verified and continued.
+
+FOLDER/.lock        held while a process writes; the operating system frees it when the process ends, however it does
+FOLDER/NOTE         JSON: the format, and what decides the content; a folder is continued only under the same
+FOLDER/SHA256SUMS   the journal: digest and name of each part, as `sha256sum --check SHA256SUMS` reads them
+
+A part is written beside its place and renamed, and its line follows it onto the disk. A kill at any moment leaves whole
+parts, perhaps one without its line, and at most one torn line. A part without a line of its own, or whose bytes are not
+those of its line, counts for nothing and is made again. A folder whose parts belong together, such as a model or a
+checkpoint, is sealed: all lines are written at once when the parts are there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from counterpoint.errors import BadInputError, require
+from counterpoint.files import flush, read_object, sha256_of, write_atomically
+
+FORMAT = 3
+"""The version of the layout of runs, saved models and all folders that are claimed; 0.1 wrote format 2, 1 or none."""
+DIGESTS = "SHA256SUMS"
+_LOCK = ".lock"
+_LINE = re.compile(rb"([0-9a-f]{64})  (.+)")
+_UNFINISHED = re.compile(r"\..+\.([0-9a-f]{12}|building-\w+)")
+
+
+def claim(
+    folder: Path,
+    note: str,
+    identity: Mapping[str, Any],
+    *,
+    what: str,
+    does: str,
+    hint: str = "choose another --out",
+    begin: bool = True,
+    discard: bool = False,
+) -> IO[str]:
+    """Take a folder for this process, make it when absent, and remove what killed processes left half-written.
+
+    Args:
+        folder: The folder.
+        note: Name of the file that holds the format and the identity.
+        identity: JSON values that decide the content; another call continues the folder only if they are the same.
+        what: The content, for messages: `embeddings`.
+        does: The work of a process in the folder, for messages: `embeds`.
+        hint: Advice to a caller whose identity is another one.
+        begin: Write the note of a new folder, which has to be empty. Otherwise the caller writes the note later.
+        discard: Remove the content of a folder of another identity, and begin anew.
+
+    Returns:
+        The open lock: closing it frees the folder.
+
+    Raises:
+        BadInputError: When another process has the folder, or it holds something else, or what another version wrote.
+    """
+    path, expected = folder / note, "a new folder, or one to continue"
+    require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", hint)
+    fresh = not folder.exists() or all(at.name.startswith((_LOCK, f".{note}.")) for at in folder.iterdir())
+    known = path.is_file() or fresh or not begin
+    require(known, folder, f"files that are not {what}, without {note}", expected, "name another one")
+    held = lock(folder / _LOCK, does)
+    try:
+        _remove_unfinished(folder)
+        if path.is_file():
+            try:
+                begun = read_object(path, f"the settings of {what}", hint)
+                require_format(folder, begun.get("format"), what)
+                require_same(folder, {key: begun.get(key) for key in identity}, identity, what, hint)
+            except BadInputError:
+                if not discard:
+                    raise
+                for old in folder.iterdir():
+                    if old.name != _LOCK:
+                        shutil.rmtree(old) if old.is_dir() else old.unlink()
+        if begin and not path.is_file():
+            write_atomically(path, json.dumps({"format": FORMAT, **identity}, indent=1) + "\n")
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
+    """Lock a file, made when absent, for this process.
+
+    Args:
+        file: The file.
+        does: The work that the lock is for, for the message: `trains`.
+        wait: Wait for another process instead of refusing.
+
+    Returns:
+        The open lock: closing it lets others have it.
+
+    Raises:
+        BadInputError: When another process has it.
+    """
+    while True:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        held = file.open("a+")
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held.seek(0)
+            holder = held.read().strip() or "another"
+            held.close()
+            hint = "wait for it, stop it, or choose another --out"
+            raise BadInputError(file.parent, f"a run that process {holder} {does}", "a free folder", hint) from None
+        if file.exists() and os.path.samestat(os.fstat(held.fileno()), file.stat()):
+            break
+        held.close()  # the process that had it has removed the folder
+    held.truncate(0)
+    held.write(str(os.getpid()))
+    held.flush()
+    return held
+
+
+def require_format(where: Path, found: object, what: str) -> None:
+    """Refuse what another version of this package wrote: formats are compared, not guessed.
+
+    Raises:
+        BadInputError: With what to do.
+    """
+    of = "no format" if found is None else f"format {found}"
+    hint = "make it again with this version, or use it with the one that wrote it: 0.1, for formats before 3"
+    require(found == FORMAT, where, f"{what} of {of}, of another version", f"format {FORMAT}", hint)
+
+
+def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], what: str, hint: str) -> None:
+    """Raise a `BadInputError` that names the first key at which two identities differ, if they do."""
+    found = first_difference(then, json.loads(json.dumps(now)))
+    if found is not None:
+        key = found[0].removeprefix("identity.").removeprefix("recipe.")
+        message = f"{what} with another [{key.partition('.')[0]}]: {key} = {found[1]!r}"
+        raise BadInputError(where, message, f"{key} = {found[2]!r}", hint)
+
+
+def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Return the first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
+    for key in [*now, *(key for key in then if key not in now)]:
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            if inner := first_difference(old, new):
+                return f"{key}.{inner[0]}", *inner[1:]
+        elif old != new:
+            return key, old, new
+    return None
+
+
+def write_part(folder: Path, name: str, content: bytes) -> None:
+    """Write a part and its line in the journal; any process may, for the one that has claimed the folder."""
+    write_atomically(folder / name, content)
+    append(folder, {name: hashlib.sha256(content).hexdigest()})
+
+
+def append(folder: Path, digests: Mapping[str, str]) -> None:
+    """Append lines to the journal, for parts that are on the disk.
+
+    Args:
+        folder: The folder.
+        digests: Name of a part -> its digest.
+    """
+    lines = _lines(digests)
+    descriptor = os.open(folder / DIGESTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            lines = b"\n" + lines  # a torn line spoils no other
+        while lines:
+            lines = lines[os.write(descriptor, lines) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def seal(folder: Path, names: Iterable[str]) -> None:
+    """Let the journal have the lines of these files and no others; they are put on the disk first."""
+    digests = {}
+    for name in sorted(names):
+        flush(folder / name)
+        digests[name] = sha256_of(folder / name)
+    write_atomically(folder / DIGESTS, _lines(digests))
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Return name -> digest of every part in the journal; lines that are torn or damaged count for nothing."""
+    return _parsed(folder)[0]
+
+
+def mend(folder: Path) -> set[str]:
+    """Read every part, leave the lines of those that are whole in the journal, in order, and return their names."""
+    noted = sorted(digests_of(folder).items())
+    whole = {name: digest for name, digest in noted if (folder / name).is_file() and sha256_of(folder / name) == digest}
+    content = _lines(whole)
+    if (folder / DIGESTS).exists() and content != (folder / DIGESTS).read_bytes():
+        write_atomically(folder / DIGESTS, content)
+    return set(whole)
+
+
+def check_part(folder: Path, name: str, hint: str, *, read: bytes | None = None) -> Path:
+    """Return a part's path after its bytes, or those that were read from it, were compared with its digest.
+
+    Raises:
+        BadInputError: When the part is missing, has no digest, or has another one.
+    """
+    path, journal = folder / name, folder / DIGESTS
+    for file in (journal, path):
+        require(file.is_file(), file, "no such file", f"a file, with its digest in {DIGESTS}", hint)
+    digests, whole = _parsed(folder)
+    require(whole and name in digests, journal, f"damaged lines, or no digest of {name}", "one a file", hint)
+    found = sha256_of(path) if read is None else hashlib.sha256(read).hexdigest()
+    require(found == digests[name], path, f"sha256 {found[:12]}", f"{digests[name][:12]}, as in {DIGESTS}", hint)
+    return path
+
+
+def read_part(folder: Path, name: str, hint: str) -> bytes:
+    """Return a part's bytes, compared with its digest as they were read; errors as `check_part`."""
+    content = (folder / name).read_bytes() if (folder / name).is_file() else b""
+    check_part(folder, name, hint, read=content)
+    return content
+
+
+def _parsed(folder: Path) -> tuple[dict[str, str], bool]:
+    """Return name -> digest as the journal has it, and True where every line of it is whole."""
+    path = folder / DIGESTS
+    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    found = [_LINE.fullmatch(line) for line in lines[:-1]]
+    digests = {match[2].decode(errors="replace"): match[1].decode() for match in found if match}
+    return digests, all(found) and not lines[-1]
+
+
+def _lines(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder that nobody else writes to now."""
+    for path in list(folder.rglob(".*")):
+        if _UNFINISHED.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
