@@ -49,7 +49,7 @@ class LazyTable(Mapping[str, Any]):
         """Return the object of a name, imported now.
 
         Raises:
-            KeyError: The table has no such name.
+            KeyError: The name is unknown.
             BadInputError: The package that adds the name cannot be imported.
         """
         if name in self._own:
@@ -84,7 +84,7 @@ class LazyTable(Mapping[str, Any]):
             found: The name in words for the message; by default what the table holds and the name.
 
         Raises:
-            BadInputError: The table has no such name (the nearest one is suggested), or as on a look-up.
+            BadInputError: The name is unknown (the nearest one is suggested), or as for `table[name]`.
         """
         require_known(name, self, where, found or f"{self.what} {name!r}")
         return self[str(name)]

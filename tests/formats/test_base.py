@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.data.episode import Array
+from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
-from counterpoint.formats.base import Reader
+from counterpoint.formats.base import Reader, rows_of, stack_images
 from counterpoint.formats.boundary import MISTAKES
 from tests.formats.fuzzing.sources import SOURCES
 
@@ -66,3 +66,38 @@ def test_what_is_no_image_is_refused(images: Array) -> None:
 def test_what_is_no_number_is_refused(numbers: Array) -> None:
     with pytest.raises(BadInputError, match="expected numbers"):
         Odd(actions=numbers).actions(0)
+
+
+class Counting(Reader):
+    """Images whose pixels are their step; the steps that are read are noted."""
+
+    episodes = (EpisodeInfo(9, "count", 10.0),)
+    names = ("counted",)
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        self.asked.append(steps.tolist())
+        return np.broadcast_to(steps[:, None, None, None], (len(steps), 2, 3, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("steps", [[0, 1, 2], [5, 2, 5, 0], [3, 3], []])
+def test_each_step_is_read_once_and_in_order(steps: list[int]) -> None:
+    store = Counting()
+    frames = store.frames(0, np.array(steps, np.int64))
+    assert frames.shape == (len(steps), 2, 3, 3)
+    assert frames[:, 0, 0, 0].tolist() == steps
+    assert store.asked == [sorted(set(steps)) or [0]]
+
+
+def test_images_of_several_sizes_are_refused_by_name() -> None:
+    images = [(name, np.zeros((2, width, 3), np.uint8)) for name, width in (("a", 3), ("b", 3), ("c", 4))]
+    assert stack_images(images[:2]).shape == (2, 2, 3, 3)
+    with pytest.raises(BadInputError, match=r"c: found images of several sizes: \(2, 4, 3\); expected \(2, 3, 3\)"):
+        stack_images(images)
+
+
+@pytest.mark.parametrize("wanted", [[4], [2, 3, 4], [0, 2], [0, 9]])
+def test_rows_are_those_that_are_asked_for(wanted: list[int]) -> None:
+    np.testing.assert_array_equal(rows_of(np.arange(20).reshape(10, 2), np.array(wanted))[:, 0], 2 * np.array(wanted))

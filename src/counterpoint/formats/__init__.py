@@ -81,7 +81,7 @@ def open_dataset(
             one raises.
 
     Raises:
-        BadInputError: The format is unknown, the data set is damaged, or it has no such split or camera.
+        BadInputError: The format is unknown, the data set is damaged, or the split or camera does not exist.
     """
     kind, path = recognise(path), located(path)
     if is_remote(path / "x") and not kind.streams:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.data.store import EpisodeStore, check_camera
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.boundary import as_numbers, parsing
 
 Item = TypeVar("Item")
@@ -61,13 +61,38 @@ def read_alike(
 def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> None:
     """Raise a `BadInputError` unless the split is one of the data set's, or none is asked for."""
     known, hint = list(names), "name one of these, or leave it out for all"
-    expected = f"one of {known}" if known else "none: this data set has no splits"
-    require(split is None or split in known, f"split of {path}", repr(split), expected, hint)
+    expected = "one of {}" if known else "none: this data set has no splits"
+    if split is not None:
+        require_known(split, known, f"split of {path}", expected=expected, hint=hint)
 
 
 def require_new(path: Path) -> None:
     """Raise a `BadInputError` when something exists at the path to write."""
     require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")
+
+
+def stack_images(images: Iterable[tuple[str | Path, Array]]) -> Array:
+    """Return at least one image [H, W, 3], each with its place for errors, as one array [N, H, W, 3].
+
+    Raises:
+        BadInputError: Naming the first image of another size than those before it.
+    """
+    found: list[Array] = []
+    for where, image in images:
+        found.append(image)
+        sizes, first = f"images of several sizes: {image.shape}", found[0].shape
+        require(image.shape == first, where, sizes, f"{first}, as before it", "download or record it again")
+    return np.stack(found)
+
+
+def rows_of(source: Any, wanted: Array) -> Array:
+    """Return rows, ascending without repeats, of an HDF5 data set or a zarr array."""
+    first, last = int(wanted[0]), int(wanted[-1]) + 1
+    if last - first <= 2 * len(wanted):  # one range is read faster than rows
+        values: Array = source[first:last][wanted - first]
+    else:
+        values = getattr(source, "oindex", source)[wanted]
+    return values
 
 
 class Reader(EpisodeStore):
@@ -92,7 +117,7 @@ class Reader(EpisodeStore):
     left_out: tuple[str, ...] = ()
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3] at N steps in range."""
+        """Return uint8 [N, H, W, 3] at N >= 1 steps in range, which ascend without repeats."""
         raise NotImplementedError
 
     def vectors(self, episode: int, name: str) -> Array | None:
@@ -117,13 +142,14 @@ class Reader(EpisodeStore):
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
             raise BadInputError(where, found, f"steps from 0 to {length - 1}", "read steps of the episode")
+        wanted, rows = np.unique(steps, return_inverse=True)
         with parsing(f"{self.names[episode]}, {name}", "images"):
-            images = self.read(episode, steps, name)
+            images = self.read(episode, wanted if len(steps) else np.zeros(1, np.int64), name)
         good, found = images.dtype == np.uint8 and images.ndim == 4, f"images {images.dtype} {list(images.shape)}"
         require(
             good and images.shape[-1] == 3, str(self.names[episode]), found, "uint8 [N, H, W, 3]", "record it again"
         )
-        return images
+        return images if np.array_equal(wanted, steps) and len(steps) else images[rows]
 
     def _values(self, source: str, episode: int) -> Array | None:
         if source == "features":  # computed, never recorded

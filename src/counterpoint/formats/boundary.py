@@ -1,8 +1,8 @@
 """The boundary around foreign files: which errors damage causes, how large a part may be, and when images are whole.
 
-Everything that reads files of others does so inside `parsing`. What damaged content raises becomes a `BadInputError`;
-a mistake in this library's own code (an `AttributeError`, say) does not, and ends in its traceback. Sizes that a file
-claims are compared with limits, and with the file's own size, before memory is taken for them.
+Files of others are read inside `parsing`, which turns exceptions that damaged content causes into a `BadInputError`.
+Mistakes in this library's own code, such as an `AttributeError`, keep their traceback. The sizes that a file claims are
+compared with limits, and with the size of the file, before memory is taken for them.
 """
 
 from __future__ import annotations

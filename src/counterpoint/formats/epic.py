@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
 from counterpoint.formats.boundary import decode_image, parsing
 from counterpoint.formats.kinds import epic_frames, epic_tables
 from counterpoint.formats.remote import read_ranges, read_whole
@@ -134,13 +134,8 @@ class EpicKitchensStore(Reader):
         """Return uint8 [N, H, W, 3]."""
         segment = self._segments[episode]
         source = self._frames_of(segment.video)
-        images: list[Array] = []
-        for number in (segment.start + steps).tolist():
-            where = f"{source.path}, {_FRAME_NAME % number}"
-            images.append(decode_image(where, source.read(number), ["JPEG"]))
-            shape, first = images[-1].shape, images[0].shape
-            require(shape == first, where, shape, f"{first}, as the frames before it", _HINT)
-        return np.stack(images)
+        named = ((f"{source.path}, {_FRAME_NAME % number}", number) for number in (segment.start + steps).tolist())
+        return stack_images((where, decode_image(where, source.read(number), ["JPEG"])) for where, number in named)
 
     def _frames_of(self, video: str) -> _Frames:
         frames = self._videos[video]

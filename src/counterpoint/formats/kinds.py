@@ -1,4 +1,4 @@
-"""What tells the formats of data sets apart: the names of their files, and the reader of each, imported when needed."""
+"""Declarations of the formats of data sets: the files that each is recognised by, and its reader, not yet imported."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from counterpoint.errors import require
 
+_ROOM = "counterpoint.formats"
+
 
 @dataclass(frozen=True)
 class Format:
@@ -21,7 +23,7 @@ class Format:
         name: Its name in `counterpoint.formats.FORMATS`.
         title: Its name for readers.
         files: The files that it is recognised by, in words.
-        recognises: Returns whether a file or folder is of this format; cheap, by the names of files.
+        recognises: Returns a true value if a file or folder is of this format; cheap, by the names of files.
         reader: "module:class" of its `EpisodeStore`, called with the path, `split=` and `on_bad_row=`.
         splits: "module:function" from a path to the names of its splits; none where it has no splits, and its reader
             then takes no `split`.
@@ -32,7 +34,7 @@ class Format:
     name: str
     title: str
     files: str
-    recognises: Callable[[Path], bool]
+    recognises: Callable[[Path], object]
     reader: str
     splits: str = ""
     reports: bool = True
@@ -46,8 +48,8 @@ LEROBOT = Format(
     "LeRobot",
     "a LeRobot data set (meta/info.json)",
     lambda path: (path / "meta" / "info.json").is_file(),
-    "counterpoint.formats.lerobot.reader:LeRobotStore",
-    splits="counterpoint.formats.lerobot.layout:split_names",
+    f"{_ROOM}.lerobot.reader:LeRobotStore",
+    splits=f"{_ROOM}.lerobot.layout:split_names",
     reports=False,
     streams=True,
 )
@@ -86,9 +88,9 @@ EPIC_KITCHENS = Format(
     "epic_kitchens",
     "EPIC-KITCHENS-100",
     "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders)",
-    lambda path: bool(epic_tables(path)) and epic_frames(path) is not None,
-    "counterpoint.formats.epic:EpicKitchensStore.of_folder",
-    splits="counterpoint.formats.epic:epic_splits",
+    lambda path: epic_tables(path) and epic_frames(path),
+    f"{_ROOM}.epic:EpicKitchensStore.of_folder",
+    splits=f"{_ROOM}.epic:epic_splits",
     streams=True,
 )
 
@@ -102,7 +104,7 @@ VIDEO_FOLDER = Format(
     "video folder",
     "a video folder (manifest.csv or manifest.jsonl)",
     lambda path: path.suffix in (".csv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS),
-    "counterpoint.formats.video_folder:VideoFolderStore",
+    f"{_ROOM}.video_folder:VideoFolderStore",
     streams=True,
 )
 
@@ -132,9 +134,9 @@ RLDS = Format(
     "rlds",
     "RLDS (TFRecord)",
     f"RLDS ({RLDS_FEATURES} beside {RLDS_INFO})",
-    lambda path: rlds_folder(path) is not None,
-    "counterpoint.formats.rlds.reader:RldsStore",
-    splits="counterpoint.formats.rlds.layout:present_splits",
+    rlds_folder,
+    f"{_ROOM}.rlds.reader:RldsStore",
+    splits=f"{_ROOM}.rlds.reader:present_splits",
 )
 
 # Zip files: Diffusion Policy's replay buffers, OGBench
@@ -143,7 +145,7 @@ ZARR_ENDS = "meta/episode_ends"
 
 
 def _members(path: Path) -> list[str]:
-    """Return the names of the members of a zip file; none where it is no such file, or damaged."""
+    """Return the names of the members of a zip file; an empty list if it is damaged or no zip file."""
     damage = (OSError, EOFError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error)
     with contextlib.suppress(*damage), zipfile.ZipFile(path) as archive:
         return archive.namelist()
@@ -162,7 +164,7 @@ ZARR_REPLAY = Format(
     "Diffusion Policy replay buffer",
     f"a zarr replay buffer ({ZARR_ENDS})",
     is_zarr_replay,
-    "counterpoint.formats.zarr_replay:ZarrReplayStore",
+    f"{_ROOM}.zarr_replay:ZarrReplayStore",
 )
 
 # robomimic and LIBERO
@@ -179,9 +181,9 @@ HDF5 = Format(
     "hdf5",
     "robomimic or LIBERO HDF5",
     "robomimic's or LIBERO's .hdf5 files",
-    lambda path: bool(hdf5_files(path)),
-    "counterpoint.formats.hdf5.reader:Hdf5Store",
-    splits="counterpoint.formats.hdf5.reader:hdf5_splits",
+    hdf5_files,
+    f"{_ROOM}.hdf5.reader:Hdf5Store",
+    splits=f"{_ROOM}.hdf5.reader:hdf5_splits",
 )
 
 # OGBench
@@ -199,8 +201,8 @@ OGBENCH = Format(
     "OGBench",
     "OGBench's NAME.npz",
     is_ogbench,
-    "counterpoint.formats.ogbench:OGBenchStore",
-    splits="counterpoint.formats.ogbench:ogbench_files",
+    f"{_ROOM}.ogbench:OGBenchStore",
+    splits=f"{_ROOM}.ogbench:ogbench_files",
 )
 
 # DrQ-v2
@@ -218,11 +220,7 @@ def drq_files(path: Path) -> list[Path]:
 
 
 DRQ_REPLAY = Format(
-    "drq_replay",
-    "DrQ-v2 replay",
-    "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz)",
-    lambda path: bool(drq_files(path)),
-    "counterpoint.formats.drq:DrqReplayStore",
+    "drq_replay", "DrQ-v2 replay", "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz)", drq_files, f"{_ROOM}.drq:DrqReplayStore"
 )
 
 # RLBench
@@ -244,8 +242,8 @@ RLBENCH = Format(
     "rlbench",
     "RLBench data set",
     f"an RLBench data set (episodes/episode0/{RLBENCH_NUMBERS})",
-    lambda path: next(rlbench_episodes(path), None) is not None,
-    "counterpoint.formats.rlbench.reader:RLBenchStore",
+    lambda path: next(rlbench_episodes(path), None),
+    f"{_ROOM}.rlbench.reader:RLBenchStore",
 )
 
 # WebDataset
@@ -271,8 +269,8 @@ WEBDATASET = Format(
     "webdataset",
     "WebDataset shards",
     "WebDataset's NAME-000000.tar",
-    lambda path: bool(shards(path)),
-    "counterpoint.formats.webdataset:WebDatasetStore",
-    splits="counterpoint.formats.kinds:shard_splits",
+    shards,
+    f"{_ROOM}.webdataset:WebDatasetStore",
+    splits=f"{_ROOM}.kinds:shard_splits",
     streams=True,
 )

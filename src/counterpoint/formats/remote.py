@@ -118,7 +118,7 @@ def read_whole(path: Path) -> bytes:
     return read_ranges(path, [(0, path.stat().st_size)])[0] if is_remote(path) else read_bytes(path)
 
 
-class Stream(AbstractBufferedFile):
+class Stream(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is untyped
     """A file or a part of one, read by ranges; the blocks read last are kept.
 
     Args:

@@ -20,7 +20,7 @@ from counterpoint.formats.boundary import read_bytes
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table; the methods read a field or raise an error that names it."""
+    """A row of a table; its methods read a field, or raise an error that names the field."""
 
     path: Path
     number: int  # its line in the file, from 1

@@ -55,7 +55,7 @@ def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any]
         path: The file; one that changes is indexed anew.
         kind: Name and version of the index.
         make: Returns the index.
-        keep: Whether an index is worth keeping; one with faults, which may be mended, is not.
+        keep: True if the index has no faults and may be cached.
     """
     with parsing(path, "a readable file"):
         stat = path.stat()

@@ -26,12 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import VECTORS
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
 from counterpoint.formats.boundary import as_mapping, as_number, decode_image, load_array, parsing
 from counterpoint.formats.kinds import shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
@@ -111,14 +109,9 @@ class WebDatasetStore(Reader):
         places = sample.cameras[camera]
         if sample.video:
             return read_frames(_part(sample.shard, sample.key, places[0]), steps)
-        wanted, rows = np.unique(steps, return_inverse=True)
-        images: list[Array] = []
-        for step, data in zip(wanted.tolist(), read_ranges(sample.shard, [places[n] for n in wanted]), strict=True):
-            where = f"{sample.where}, frame {step}"
-            images.append(decode_image(where, data))
-            shape, first = images[-1].shape, images[0].shape
-            require(shape == first, where, shape, f"{first}, as the frames before it", _HINT)
-        return np.stack(images)[rows] if images else np.empty((0, 1, 1, 3), np.uint8)
+        found = zip(steps.tolist(), read_ranges(sample.shard, [places[n] for n in steps]), strict=True)
+        named = ((f"{sample.where}, frame {step}", data) for step, data in found)
+        return stack_images((where, decode_image(where, data)) for where, data in named)
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return the rows of KEY.NAME.npy."""

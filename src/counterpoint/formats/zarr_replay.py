@@ -25,7 +25,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.errors import import_extra, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, rows_of
 from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
 from counterpoint.formats.kinds import ZARR_ENDS
 
@@ -40,8 +40,8 @@ _MOST_CHUNKS = 10**8  # more are taken for damage
 class ZarrReplayStore(Reader):
     """Episodes of one of Diffusion Policy's replay buffers, read chunk by chunk on demand.
 
-    - Cameras are the arrays of colour images. Where images are floats they are in [0, 255], as Diffusion Policy reads
-      them, and are rounded; floats in [0, 1] are refused.
+    - Cameras are the arrays of colour images. Images of floats are rounded and must be in [0, 255], as in Diffusion
+      Policy; floats in [0, 1] are refused.
     - The state is `state` or `agent_pos`, else the robot's pose, gripper and joints in the alphabetical order of their
       names.
     - The frame rate is that of `timestamp` where there is one; otherwise Push-T's, 10 frames a second, is assumed.
@@ -104,8 +104,7 @@ class ZarrReplayStore(Reader):
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""
         where = f"{self.names[episode]}, {camera}"
-        wanted, rows = np.unique(steps + self._spans[episode][0], return_inverse=True)
-        images = self._rows(where, camera, wanted)[rows]
+        images = self._rows(where, camera, steps + self._spans[episode][0])
         if self._channels_first[camera]:
             images = np.moveaxis(images, 1, -1)
         if images.dtype != np.uint8:
@@ -158,12 +157,7 @@ class ZarrReplayStore(Reader):
     def _rows(self, where: str, name: str, wanted: Array) -> Array:
         """Return the rows `wanted` of an array of `data`; they ascend without repeats."""
         with parsing(where, "whole chunks", _HINT):
-            array = self._array(f"data/{name}")
-            if len(wanted) and wanted[-1] - wanted[0] < 2 * len(wanted):  # one range is read faster than rows
-                values: Array = array[int(wanted[0]) : int(wanted[-1]) + 1][wanted - wanted[0]]
-            else:
-                values = array.oindex[wanted]
-        return values
+            return rows_of(self._array(f"data/{name}"), wanted)
 
     def _array(self, name: str) -> Any:
         """Return an array that holds numbers; a codec could run code that comes with the data."""

@@ -189,7 +189,7 @@ def _is_group(part: Any) -> bool:
 
 
 def read_masks(path: Path, file: Any) -> dict[str, frozenset[str]]:
-    """Return the subsets of `mask` and the names of their demonstrations; none where the file has no such group."""
+    """Return the subsets of `mask` with the names of their demonstrations; empty if the file has no group `mask`."""
     group = file.get("mask")
     if group is None:
         return {}
@@ -346,9 +346,9 @@ def _demo(
 
 
 def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], libero: bool) -> str:
-    """Return LIBERO's words in the file's name, else those in the file.
+    """Return the instruction in a LIBERO file's name, or the one stored in the file.
 
-    Of LIBERO's 130 tasks, 29 have other words in the file than in the name; its benchmark says those of the name.
+    The two differ in 29 of LIBERO's 130 tasks; LIBERO's benchmark uses the name.
     """
     if libero and path.stem.endswith("_demo"):
         return instruction_from_name(path.stem)

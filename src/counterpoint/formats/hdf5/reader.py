@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split, rows_of
 from counterpoint.formats.boundary import parsing
 from counterpoint.formats.hdf5.files import instructions, obs_key, open_hdf5, read_masks, scan
 from counterpoint.formats.kinds import hdf5_files
@@ -85,11 +85,10 @@ class Hdf5Store(Reader):
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3], upright."""
-        wanted, rows = np.unique(steps, return_inverse=True)
-        images = self._rows(episode, f"obs/{obs_key(camera)}", wanted)
+        images = self._rows(episode, f"obs/{obs_key(camera)}", steps)
         if images.shape[-1] == 1:  # a mask
             images = images.repeat(3, axis=-1)
-        return np.ascontiguousarray(images[rows, ::-1] if self._demos[episode][0].bottom_first else images[rows])
+        return np.ascontiguousarray(images[:, ::-1]) if self._demos[episode][0].bottom_first else images
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions and rewards of rows `lead` ... T-1, and both states of the rows before."""
@@ -112,12 +111,7 @@ class Hdf5Store(Reader):
         layout, demo = self._demos[episode]
         with _READING, parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
             rows = self._file(layout.path)[f"data/{demo.name}/{part}"]
-            if wanted is None:
-                values: Array = rows[()]
-            elif len(wanted) and wanted[-1] - wanted[0] < 2 * len(wanted):  # one range is read faster than rows
-                values = rows[int(wanted[0]) : int(wanted[-1]) + 1][wanted - wanted[0]]
-            else:
-                values = rows[wanted]
+            values: Array = rows[()] if wanted is None else rows_of(rows, wanted)
         return values
 
     def _file(self, path: Path) -> Any:

@@ -195,7 +195,7 @@ def locate(root: Path, info: Info) -> list[EpisodeLocation]:
 
 
 def _instruction(where: Path, tasks: Sequence[Any]) -> str:
-    """Return an episode's task in words; of several, the first, with one warning a file."""
+    """Return an episode's task in words: the first where it has several, with one warning a file."""
     if len(tasks) > 1:
         _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
     return str(tasks[0]) if tasks else ""

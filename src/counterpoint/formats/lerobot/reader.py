@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.errors import BadInputError, require, require_known
-from counterpoint.formats.base import Reader
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.base import Reader, require_split, stack_images
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation
@@ -45,8 +45,8 @@ class LeRobotStore(Reader):
         split: A split of `meta/info.json`, such as "train"; by default every episode.
 
     Raises:
-        BadInputError: When metadata are missing, malformed or of an unknown version, a path or link leaves the
-            folder, a file is missing, or there is no such split.
+        BadInputError: Metadata are missing, malformed or of an unknown version, a path or link leaves the folder, a
+            file is missing, or the split does not exist.
     """
 
     def __init__(self, root: str | Path, *, split: str | None = None) -> None:
@@ -91,13 +91,10 @@ class LeRobotStore(Reader):
             count = probe_video(video.path).frames
             require(least <= count <= most, video.path, f"{count} frames", f"{least}, as the metadata say", HINT)
             return read_frames(video.path, video.first + steps)
-        wanted, inverse = np.unique(steps if len(steps) else [0], return_inverse=True)
-        start = int(wanted[0])
-        column = self._rows(at, [key], start, int(wanted[-1]) + 1 - start)[key]
-        images = from_png(at.data, column.take(pa.array(wanted - start)))
-        sizes = {image.shape for image in images}
-        require(len(sizes) == 1, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
-        return np.stack(images)[inverse[: len(steps)]]
+        start = int(steps[0])
+        column = self._rows(at, [key], start, int(steps[-1]) + 1 - start)[key]
+        images = from_png(at.data, column.take(pa.array(steps - start)))
+        return stack_images((f"{at.data}, {key}", image) for image in images)
 
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
         """Write an episode's videos, as they are, to `FOLDER/CAMERA.mp4`; return camera -> file."""
@@ -156,7 +153,7 @@ class LeRobotStore(Reader):
         if split is None:
             return 0, self.info.episodes
         known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
-        require_known(split, known, f"{self.root}, split")
+        require_split(self.root, split, known)
         first, last = known[split]
         require(0 <= first < last <= total, where, f"split {split!r} as {first}:{last}", f"some of the {total}", HINT)
         return first, last

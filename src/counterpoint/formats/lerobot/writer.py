@@ -3,8 +3,8 @@
 Episodes are appended to parquet files and, camera by camera, to mp4 files until a file has reached its size.
 All of it is built in a temporary folder beside the target and renamed when it is complete.
 
-LeRobot keeps statistics of every feature, of one episode and of the whole data set: min, max, mean, std, count and the
-quantiles q01 to q99. Those of images are per channel in [0, 1], shape (3, 1, 1), from a sample of frames and pixels.
+LeRobot keeps statistics of every feature, for each episode and for the whole data set: min, max, mean, std, count and
+the quantiles q01 to q99. Statistics of images are per channel in [0, 1], shape (3, 1, 1), from a sample of pixels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Minari data sets as replay buffers: D4RL's mazes, gymnasium-robotics' tasks, and the output of `write_minari`.
 
 Two kinds are read: goal environments, whose observations are `observation`, `achieved_goal` and `desired_goal`, and
-flat vectors, whose whole states can serve as goals. Where an environment keeps the achieved coordinates out of its
-observation (AntMaze does) they are put in front of it: an agent that does not see its location cannot go anywhere.
+flat vectors, whose whole states can serve as goals. Some environments, such as AntMaze, keep the achieved coordinates
+out of the observation; the reader puts them in front, because an agent must see its location to reach a goal.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.errors import require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, stack_images
 from counterpoint.formats.boundary import MISTAKES, as_numbers, as_whole, decode_image, first_line, parsing, read_bytes
 from counterpoint.formats.kinds import RLBENCH_EPISODE, RLBENCH_NUMBERS, rlbench_episodes
 from counterpoint.formats.rlbench.poses import to_action, to_state
@@ -73,9 +73,9 @@ class _Demo:
 class RLBenchStore(Reader):
     """Demonstrations of RLBench, their images read from the disk on demand.
 
-    Of the T + 1 observations of a recording come T steps: an action is the gripper's pose at the next observation,
-    the target that an inverse-kinematics controller needs, and the last observation, that no action follows, is left
-    out. Actions have seven numbers and states fourteen; see `counterpoint.formats.rlbench.poses`.
+    A recording of T + 1 observations gives T steps. The action of a step is the gripper's pose at the next observation,
+    the target that an inverse-kinematics controller needs; the last observation has no action and is left out. Actions
+    have seven numbers and states fourteen; see `counterpoint.formats.rlbench.poses`.
 
     Cameras are those whose `CAMERA_rgb` folders every episode has, the front one first. RLBench's masks hold
     the number of each pixel's object; here `front_mask` marks the pixels of `front` that show the robot. A camera has
@@ -111,13 +111,9 @@ class RLBenchStore(Reader):
         """Return uint8 [N, H, W, 3]; of a mask, 255 on the robot and 0 off it."""
         mask = camera not in _CAMERAS
         folder = self._demos[episode].folder / (camera if mask else f"{camera}_rgb")
-        wanted, rows = np.unique(steps, return_inverse=True)
-        images = [_image(folder / f"{step}.png") for step in wanted]
-        require(len({image.shape for image in images}) < 2, folder, "images of several sizes", "one size", _HINT)
-        stacked = np.stack(images)
-        if mask:
-            stacked = mask_frames(np.isin(_handles(stacked), self.robot_handles))
-        return np.ascontiguousarray(stacked[rows])
+        paths = [folder / f"{step}.png" for step in steps]
+        images = stack_images((path, _image(path)) for path in paths)
+        return mask_frames(np.isin(_handles(images), self.robot_handles)) if mask else images
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions and state; the files have nothing else."""

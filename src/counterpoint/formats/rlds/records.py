@@ -73,7 +73,7 @@ def parse_example(data: memoryview) -> Example:
     """Return the features of a serialised `tf.train.Example`; nothing in them is decoded.
 
     Raises:
-        ValueError: When the bytes are no such message.
+        ValueError: The bytes are another message, or damaged.
     """
     example: Example = {}
     for features in _repeated(data, 1):
@@ -87,7 +87,7 @@ def values_of(feature: memoryview) -> list[memoryview] | Array:
     """Return the values of an encoded `tf.train.Feature`: byte strings, float32 [n] or int64 [n].
 
     Raises:
-        ValueError: When the bytes are no such message.
+        ValueError: The bytes are another message, or damaged.
     """
     kind, content = next(iter(_fields(feature)), (_BYTES, memoryview(b"")))
     parts = list(_repeated(content, 1))
