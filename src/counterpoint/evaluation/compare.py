@@ -189,8 +189,9 @@ def _features(
     found: dict[str, EpisodeStore] = {}
     for reward, config in runs:
         encoder = reward.model.encoder
-        frozen = isinstance(encoder, DualEncoder) and encoder.config.freeze_image
-        if frozen and len(cameras) == 1 and trains_on(config, data):
+        if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
+            continue
+        if len(cameras) == 1 and trains_on(config, data):
             whole = store.whole if cameras == store.cameras[:1] else OneCameraStore(store.whole, cameras[0])
             kept = features_of(encoder, whole, root=config["data"].get("cache"))
             found[encoder.backbone_digest] = SubsetStore(kept, store.indices)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -166,14 +166,14 @@ def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str
     }
 
 
-def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> Mapping[str, Estimate]:
+def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> dict[str, Estimate]:
     """Return DecisionNCE's Table 2 over all pairs of videos, and beside it last frames and frames from anywhere.
 
     The language mean is over the videos' instructions, as annotations are averaged in the paper.
     """
     rng = sample_rng(seed, 0, "table 2")
     anywhere = [int(rng.integers(len(video))) for video in embedded.videos]
-    frames = {"first": 0, "last": -1, "random": np.array(anywhere)}
+    frames: dict[str, int | Indices] = {"first": 0, "last": -1, "random": np.array(anywhere)}
     rows = {name: embedded.frames_at(at) - offset for name, at in frames.items()}
     found = {
         f"{name}_frame_similarity": Drawn(metrics.pairwise_cosine(some, weights), len(some)).estimate()
