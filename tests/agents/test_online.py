@@ -14,7 +14,7 @@ from counterpoint.data.replay import ReplayBuffer
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import episode_seed, means, rollout
-from counterpoint.training.fit import fit
+from counterpoint.training.fit import Fit
 from counterpoint.training.online import OnlineConfig, OnlineSource
 from counterpoint.training.recipe import Recipe
 from counterpoint.training.run import Run
@@ -73,7 +73,7 @@ def _train(loop: tuple[Path, OnlineSource], on_evaluation: Callable[[int], objec
 
     with evaluators, Run.open(folder, PointRecipe(online=config), {}) as run:
         try:
-            fit(source.agent, source, run, on_eval=evaluate)
+            Fit(source.agent, source, run, on_eval=evaluate).train()
         finally:
             source.close()
 

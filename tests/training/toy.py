@@ -12,7 +12,7 @@ from counterpoint.data.draws import StartGoal
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
-from counterpoint.training.fit import Source, fit
+from counterpoint.training.fit import Fit, Source
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.recipe import Recipe, TrainConfig
 from counterpoint.training.run import Run
@@ -70,4 +70,4 @@ def open_run(folder: Path, **settings: Any) -> Run:
 def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings: Any) -> int:
     with open_run(folder, **settings) as opened:
         loader = sampler(store, trained.objective.sampling(), batch_size=6, seed=0, workers=settings.get("workers", 0))
-        return fit(trained, Source(loader), opened, validation=loader)
+        return Fit(trained, Source(loader), opened, validation=loader).train()

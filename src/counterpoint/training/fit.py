@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from counterpoint.errors import BadInputError, Terminated
@@ -41,7 +42,7 @@ class Source:
     unit = "steps"
     """The unit of `clock`, in the plural."""
     copies = False
-    """Whether the loop keeps a copy of the state at every rest, because rests are far apart."""
+    """True where the loop keeps a copy of the state at every rest, because rests are far apart."""
 
     def __init__(self, sampler: Batches) -> None:
         self.sampler = sampler
@@ -81,20 +82,13 @@ class Source:
         """End processes and close files."""
 
 
-def fit(
-    learner: Learner,
-    source: Source,
-    run: Run,
-    *,
-    validation: Batches | None = None,
-    seen: Batches | None = None,
-    on_eval: Callable[[int], Mapping[str, float]] | None = None,
-    on_validation: Callable[[int, Mapping[str, float]], None] | None = None,
-) -> int:
-    """Train to the end, from the newest whole checkpoint of the run where there is one.
+Rest = tuple[int, Callable[[], dict[str, Any]]]
+"""How far a run was when a checkpoint could be taken, and a function that returns its state."""
 
-    SIGTERM and SIGINT write a checkpoint after the step, or the round of episodes, that they come in, and then raise
-    `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT raises at once.
+
+@dataclass
+class Fit:
+    """One training to the end, from the newest whole checkpoint of the run where there is one.
 
     Args:
         learner: Trains.
@@ -106,99 +100,155 @@ def fit(
             `eval`.
         on_validation: Called with the steps done and the validation's numbers, in the main process.
 
-    Returns:
-        The step the run was resumed from; 0 for a fresh one.
-
-    Raises:
-        BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
-            the source fails (the run is saved first), or an evaluation fails (which is repeated when the run goes on).
+    Attributes:
+        updates: Updates taken, of this process and of those before it.
+        clock: How far the run is, in the source's unit.
+        rested: `clock` when a checkpoint could last be taken.
+        recent: Numbers since the last line of the log, by name.
+        newest: `clock` and a function that returns the state of the newest rest, where rests are far apart.
+        evaluating: True during an evaluation, which comes again when it fails.
+        note: The newest losses, shown beside the progress.
+        judged: The newest evaluation, shown beside the progress.
     """
-    loop, total = run.loop, run.loop.total_steps(source.epoch_size)
-    updates = 0
-    recent: dict[str, list[Any]] = defaultdict(list)  # numbers since the last line
-    found = run.resume()
-    if found is not None:
-        learner.load_state(found[1]["learner"])
-        source.load_state(found[1]["source"])
-        updates = found[1]["updates"]
-        recent.update(found[1].get("recent", {}))
-    start = clock = rested = source.clock(updates)
-    log = MetricsLog(run.folder, loop.trackers, run.settings, start) if run.main else None
-    newest: tuple[int, dict[str, Any]] | None = None
 
-    def state() -> dict[str, Any]:
-        numbers = {name: [float(value) for value in values] for name, values in recent.items()}
-        return {"learner": learner.state(), "source": source.state(), "updates": updates, "recent": numbers}
+    learner: Learner
+    source: Source
+    run: Run
+    validation: Batches | None = None
+    seen: Batches | None = None
+    on_eval: Callable[[int], Mapping[str, float]] | None = None
+    on_validation: Callable[[int, Mapping[str, float]], None] | None = None
 
-    def save() -> None:
-        if clock > run.last_saved:
-            source.flush()
-            run.save(clock, state())
+    updates: int = field(default=0, init=False)
+    clock: int = field(default=0, init=False)
+    rested: int = field(default=0, init=False)
+    recent: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list), init=False)
+    newest: Rest | None = field(default=None, init=False)
+    evaluating: bool = field(default=False, init=False)
+    note: str = field(default="", init=False)
+    judged: str = field(default="", init=False)
 
-    def crossed(every: int) -> bool:
-        return clock >= total or (every > 0 and clock // every > rested // every)
+    def __post_init__(self) -> None:
+        self.total = self.run.loop.total_steps(self.source.epoch_size)
+        self.log: MetricsLog | None = None
 
-    note, judged, attempt, judging = "", "", updates, False
-    try:
-        with (
-            ProgressBar("Training", total, source.unit, done=start, shown=run.main) as progress,
-            _noted_signals() as stopped,
-        ):
-            for batch in source.batches(updates, total):
-                if batch is not None:
-                    attempt = updates + 1
-                    for name, value in learner.update(batch, updates).items():
-                        recent[name].append(value)
-                    updates += 1
-                before, clock = clock, source.clock(updates)
-                resting = source.at_rest()
-                over = resting and clock >= total
-                if recent and ((batch is not None and updates % loop.log_every == 0) or over):
-                    # Metrics that are still on a device are read here, now and then, and not at every step.
-                    means = {name: statistics.fmean(map(float, values)) for name, values in recent.items()}
-                    if log is not None:
-                        log.write(clock, "train", means | source.numbers())
-                    note = _note(means)
-                    recent.clear()
-                judging = resting and bool(loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every)
-                if judging:
-                    scores = _validate(learner, validation, loop) if validation is not None else {}
-                    if scores and on_validation is not None and run.main:
-                        on_validation(clock, scores)
-                    found_out = on_eval(clock) if on_eval is not None else {}
-                    again = _validate(learner, seen, loop) if seen is not None else {}
-                    for split, numbers in (("val", scores), ("seen", again), ("eval", found_out)):
-                        if log is not None and numbers:
-                            log.write(clock, split, numbers)
-                    judged = _judged(scores, again, found_out)
-                    meet("evaluation")  # which the main process may take long for
-                    judging = False
-                if resting and crossed(loop.save_every):
-                    save()
-                    meet("save")  # which the main process writes
-                if resting and source.copies:
-                    newest = clock, copy.deepcopy(state())
-                if any_rank(bool(stopped)):
-                    newest = newest if source.copies else (clock, state())
-                    if newest is not None and newest[0] > run.last_saved:
-                        source.flush()
-                        run.save(*newest)
-                    raise KeyboardInterrupt if stopped[:1] == [signal.SIGINT] else Terminated
-                rested = clock if resting else rested
-                progress.advance(clock - before, note=", ".join(part for part in (note, judged) if part))
-    except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
-        raise run.diverged(error, attempt) from None
-    except BadInputError:
-        if judging and newest is not None and newest[0] > run.last_saved:
-            source.flush()
-            run.save(*newest)  # from before the evaluation, which comes again
-        elif not judging and source.at_rest() and (updates or source.copies):
-            save()
-        raise
-    finally:
-        if log is not None:
-            log.close()
-    return start
+    def train(self) -> int:
+        """Train.
+
+        SIGTERM and SIGINT write a checkpoint after the step, or the round of episodes, that they come in, and then
+        raise `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT raises at once.
+
+        Returns:
+            The step the run was resumed from; 0 for a fresh one.
+
+        Raises:
+            BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are
+                damaged, the source fails (the run is saved first), or an evaluation fails (which is repeated when the
+                run goes on).
+        """
+        self._resume()
+        start, attempt, run = self.clock, self.updates, self.run
+        self.log = MetricsLog(run.folder, run.loop.trackers, run.settings, start) if run.main else None
+        try:
+            with (
+                ProgressBar("Training", self.total, self.source.unit, done=start, shown=run.main) as progress,
+                _noted_signals() as stopped,
+            ):
+                for batch in self.source.batches(self.updates, self.total):
+                    attempt = self.updates + (batch is not None)
+                    before, resting = self.clock, self._update(batch)
+                    if resting:
+                        self._rest()
+                    self._end_on(stopped)
+                    self.rested = self.clock if resting else self.rested
+                    progress.advance(self.clock - before, note=", ".join(filter(None, (self.note, self.judged))))
+        except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
+            raise run.diverged(error, attempt) from None
+        except BadInputError:
+            if self.evaluating:
+                self._save(self.newest)  # from before the evaluation, which comes again
+            elif self.source.at_rest() and (self.updates or self.source.copies):
+                self._save((self.clock, self.state))
+            raise
+        finally:
+            if self.log is not None:
+                self.log.close()
+        return start
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that a checkpoint holds."""
+        numbers = {name: [float(value) for value in values] for name, values in self.recent.items()}
+        learner, source = self.learner.state(), self.source.state()
+        return {"learner": learner, "source": source, "updates": self.updates, "recent": numbers}
+
+    def _resume(self) -> None:
+        found = self.run.resume()
+        if found is not None:
+            self.learner.load_state(found[1]["learner"])
+            self.source.load_state(found[1]["source"])
+            self.updates = found[1]["updates"]
+            self.recent.update(found[1].get("recent", {}))
+        self.clock = self.rested = self.source.clock(self.updates)
+
+    def _update(self, batch: dict[str, Any] | None) -> bool:
+        """Learn from a batch, log what is due, and return whether a checkpoint may be taken now."""
+        if batch is not None:
+            for name, value in self.learner.update(batch, self.updates).items():
+                self.recent[name].append(value)
+            self.updates += 1
+        self.clock = self.source.clock(self.updates)
+        resting = self.source.at_rest()
+        due = batch is not None and self.updates % self.run.loop.log_every == 0
+        if self.recent and (due or (resting and self.clock >= self.total)):
+            # Metrics that are still on a device are read here, now and then, and not at every step.
+            means = {name: statistics.fmean(map(float, values)) for name, values in self.recent.items()}
+            if self.log is not None:
+                self.log.write(self.clock, "train", means | self.source.numbers())
+            self.note = _note(means)
+            self.recent.clear()
+        return resting
+
+    def _rest(self) -> None:
+        """Evaluate, save and copy what is due."""
+        loop = self.run.loop
+        if (loop.eval_every or loop.last_evaluation) and self._crossed(loop.eval_every):
+            self.evaluating = True
+            self._evaluate()
+            self.evaluating = False
+        if self._crossed(loop.save_every):
+            self._save((self.clock, self.state))
+            meet("save")  # which the main process writes
+        if self.source.copies:
+            kept = copy.deepcopy(self.state())
+            self.newest = self.clock, lambda: kept
+
+    def _crossed(self, every: int) -> bool:
+        """Return whether a multiple of `every`, or the end, was reached since the last rest."""
+        return self.clock >= self.total or (every > 0 and self.clock // every > self.rested // every)
+
+    def _evaluate(self) -> None:
+        scores = _validate(self.learner, self.validation, self.run.loop) if self.validation is not None else {}
+        if scores and self.on_validation is not None and self.run.main:
+            self.on_validation(self.clock, scores)
+        found = self.on_eval(self.clock) if self.on_eval is not None else {}
+        again = _validate(self.learner, self.seen, self.run.loop) if self.seen is not None else {}
+        for split, numbers in (("val", scores), ("seen", again), ("eval", found)):
+            if self.log is not None and numbers:
+                self.log.write(self.clock, split, numbers)
+        self.judged = _judged(scores, again, found)
+        meet("evaluation")  # which the main process may take long for
+
+    def _end_on(self, stopped: list[int]) -> None:
+        """Save and end when a signal came, in this process or another."""
+        if any_rank(bool(stopped)):
+            self._save(self.newest if self.source.copies else (self.clock, self.state))
+            raise KeyboardInterrupt if stopped[:1] == [signal.SIGINT] else Terminated
+
+    def _save(self, rest: Rest | None) -> None:
+        """Write a checkpoint of a rest that is newer than the last one."""
+        if rest is not None and rest[0] > self.run.last_saved:
+            self.source.flush()
+            self.run.save(rest[0], rest[1]())
 
 
 def _validate(learner: Learner, batches: Batches, loop: LoopConfig) -> dict[str, float]:

@@ -13,7 +13,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require
 from counterpoint.objectives.base import Learner
 from counterpoint.training.distributed import accelerator_of, meet
-from counterpoint.training.fit import Batches, Source, fit
+from counterpoint.training.fit import Batches, Fit, Source
 from counterpoint.training.recipe import LoopConfig, Recipe, load_recipe
 from counterpoint.training.run import Run
 
@@ -143,7 +143,7 @@ def train(
             run.keep_best(step, scores.get("action_error", scores["loss"]), job.save)
 
         try:
-            fit(
+            Fit(
                 job.learner,
                 job.source,
                 run,
@@ -151,7 +151,7 @@ def train(
                 seen=job.seen,
                 on_eval=evaluate,
                 on_validation=keep,
-            )
+            ).train()
         finally:
             job.source.close()
         job.save(run.model)
