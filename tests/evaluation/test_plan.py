@@ -83,6 +83,9 @@ def test_an_episode_is_planned_and_written(tmp_path: Path, model: RewardModel) -
         read = json.loads((tmp_path / "plan.json").read_text())
         assert read["episodes"] == found["episodes"]
         assert found["episodes"][0]["planned"] == 3 * sum(range(1, 11))
+        if reward != "constant":
+            (tmp_path / "plan.json").unlink()
+            continue  # what follows is alike for all
         assert plan(config)["episodes"][0]["progress"] == found["episodes"][0]["progress"]
         more = plan(config.model_copy(update={"episodes": 2}), tmp_path / "plan.json")["episodes"]
         assert (more[0], len(more)) == (found["episodes"][0], 2)
