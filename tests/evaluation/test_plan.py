@@ -88,6 +88,9 @@ def test_an_episode_is_planned_and_written(
         assert found["episodes"][0]["planned"] == 3 * sum(range(1, 11))
         progress, success = (with_interval(found[key]) for key in ("progress", "success"))
         assert f"plan.json: progress {progress}, success {success}, " in capsys.readouterr().out
+        if reward != "constant":
+            (tmp_path / "plan.json").unlink()
+            continue  # what follows is alike for all
         assert plan(config, tmp_path / "2.json")["episodes"][0]["progress"] == found["episodes"][0]["progress"]
         (tmp_path / "2.json").unlink()
         more = plan(config.model_copy(update={"episodes": 2}), tmp_path / "plan.json")["episodes"]
