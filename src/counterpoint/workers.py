@@ -92,8 +92,8 @@ def in_worker(
         args: Its arguments; if the first is a path, it names the input in the error.
         timeout: Seconds the function may take, its process's start not counted, before the process is killed; `None`
             for any number.
-        expected: What the error says was expected.
-        hint: What the error advises.
+        expected: The `expected` of the error's message.
+        hint: The `hint` of the error's message.
 
     Raises:
         BadInputError: When the process dies or takes too long.

@@ -93,7 +93,7 @@ class EpisodeStore:
         """Return a vector of all steps of all episodes, end to end; joined once and kept.
 
         Raises:
-            BadInputError: When an episode has no such vector, or one of other dimensions than episode 0.
+            BadInputError: When an episode lacks the vector, or its dimensions differ from those of episode 0.
         """
         if source not in self._columns:
             parts = [getattr(self, source)(episode) for episode in range(len(self.episodes))]

@@ -111,7 +111,7 @@ def isotonic(
 def best_f1(scores: Float[Array, " N"], success: Bool[NDArray[np.bool_], " N"]) -> tuple[float, float]:
     """Return the threshold with the greatest F1 of `scores >= threshold` against success, and that F1.
 
-    The threshold lies midway between two scores; of several, the greatest is taken.
+    Thresholds are midpoints of neighbouring scores; ties take the greatest.
 
     Raises:
         BadInputError: No success, or no failure.

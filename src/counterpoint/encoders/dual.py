@@ -259,10 +259,10 @@ def _no_progress_bar() -> Iterator[None]:
 class StateMap(nn.Module):
     """A linear map of the robot's state, each number with mean 0 and deviation 1 over the training episodes.
 
-    Added to an image's embedding it is what a linear head on features and state, end to end, computes.
+    The sum of this map and an image's linear head equals one linear head on features and state together.
 
     Args:
-        statistics: Those of the training episodes; they are part of the configuration, not of the weights.
+        statistics: Statistics of the states in the training episodes; part of the configuration, not of the weights.
         embed_dim: D.
     """
 

@@ -130,8 +130,8 @@ class EncodedPolicy(nn.Module, SavedModel):
         history: H, the observations of a plan.
         state_dim: P, numbers of proprioception.
         use_state: Read them.
-        frame: Height and width of its images, in pixels. Where they are larger than the encoder's, training crops
-            at random and acting in the centre.
+        frame: Height and width of its images, in pixels. If they are larger than the encoder's, training crops them at
+            random, and acting crops their centre.
         cameras: Their names, in the encoder's order; without names images are taken in the observation's order.
         demonstrations: The training data in numbers, kept beside the policy.
 
