@@ -130,7 +130,7 @@ def in_worker(
 
 
 def serve() -> None:
-    """Carry out the request at the standard input, and answer at what was the standard output."""
+    """Carry out the request that standard input holds, and write the answer to the original standard output."""
     function, args = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as pipe:
         os.dup2(2, 1)  # whatever the function prints

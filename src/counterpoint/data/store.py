@@ -31,7 +31,7 @@ class EpisodeStore:
     A store implements `frames` and either `_values` or those of the four methods below it that it has data for.
 
     Attributes:
-        episodes: One entry an episode, in order, read without decoding anything.
+        episodes: Descriptions of the episodes, in order, read without decoding anything.
         cameras: Camera names; the first is the default.
         version: A number that changes with the episodes of a store that grows.
     """

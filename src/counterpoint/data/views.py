@@ -74,7 +74,7 @@ class SubsetStore(StoreView):
 
     Args:
         store: The whole; an attribute `whole`.
-        indices: Its episodes in the order wanted.
+        indices: Episodes of the store, in the order wanted.
     """
 
     def __init__(self, store: EpisodeStore, indices: Sequence[int]) -> None:

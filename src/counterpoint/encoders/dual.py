@@ -123,7 +123,7 @@ class ImageTower:
         embed_dim: D.
         image_size: S.
         mean: Channel means of pixels in [0, 1].
-        std: Their deviations.
+        std: Channel deviations of these pixels.
         fit: The way in which frames become squares; see `EncoderConfig`.
         short_side: Length in pixels of the shorter side before a crop; S by default.
         resample: Interpolation.

@@ -203,7 +203,7 @@ def info_nce(
     """Return Eq. 1 with dot products: each positive key against all negative keys, the mean over positives.
 
     Args:
-        query: One for each image.
+        query: The query of each image.
         positive: Keys that should be near the query; they do not compete with each other.
         negative: Keys that should be far from it.
         temperature: Divisor of the products.

@@ -105,7 +105,7 @@ class EncodedPolicyConfig(FrozenConfig):
         action_dim: A.
         state_dim: P.
         frame: Height and width of its images before they are cropped, in pixels.
-        cameras: Their names, in the encoder's order; none where they are not known.
+        cameras: Names of the cameras, in the encoder's order; empty if they are not known.
         instruction: The task, for a policy that reads language.
         demonstrations: The training data in numbers, as a record; normalisation is among the weights.
     """
@@ -132,7 +132,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         use_state: Read them.
         frame: Height and width of its images, in pixels. If they are larger than the encoder's, training crops them at
             random, and acting crops their centre.
-        cameras: Their names, in the encoder's order; without names images are taken in the observation's order.
+        cameras: Names of the cameras, in the encoder's order; without them, images keep the observation's order.
         demonstrations: The training data in numbers, kept beside the policy.
 
     Attributes:
