@@ -241,7 +241,7 @@ class ObservationEncoder(HubEncoder):
                 B, and each belongs to N / B observations in a row.
 
         Returns:
-            One row an observation, cameras side by side: `.unflatten(1, (C, -1))` separates them.
+            The embedding of each observation, cameras side by side: `.unflatten(1, (C, -1))` separates them.
 
         Raises:
             BadInputError: When frames have another size, stack or dtype, or an instruction is missing or superfluous.

@@ -224,7 +224,7 @@ class ClipObjective(Objective):
 
         Args:
             pick: The rule that picks F steps of an episode.
-            per_instruction: One clip of each distinct instruction an epoch.
+            per_instruction: Draw one clip of each distinct instruction in an epoch.
         """
         spec = Spec.clips(pick, per_instruction=per_instruction, transforms=self.config.augmentation)
         return spec.with_read("state", Read("state", "clip") if getattr(self.encoder, "reads_state", False) else None)

@@ -131,7 +131,7 @@ def farthest_point_sampling(
 ) -> Int[Tensor, "B count"]:
     """Sample tokens of each row's mask, each as far from those before it as possible (Algorithm 1; L1 distance).
 
-    Of several farthest tokens the first in the order given is taken.
+    If several tokens are equally far, the first of them is taken.
 
     Args:
         mask: Tokens that may be chosen.
@@ -204,7 +204,7 @@ def info_nce(
     """Return Eq. 1 with dot products: each positive key against all negative keys, the mean over positives.
 
     Args:
-        query: One for each image.
+        query: The query of each image.
         positive: Keys that should be near the query; they do not compete with each other.
         negative: Keys that should be far from it.
         temperature: Divisor of the products.
@@ -355,8 +355,8 @@ class ICon(nn.Module):
     def forward(self, masks: Shaped[Tensor, "n H W"], order: Float[Tensor, "n *layers P"] | None = None) -> LossOutput:
         """Return the loss of the images of the model's last forward pass, or passes, the first pass's images first.
 
-        An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. Where no image is
-        left the loss is 0; the number of such batches is logged.
+        An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. If no image
+        of a batch is left, the loss is 0; the number of such batches is logged.
 
         Args:
             masks: The robot's pixels in those images: boolean, or 0 and 1.

@@ -75,8 +75,8 @@ def premier_taco_window_loss(
         predicted: g.
         positive: h.
         negatives: h~, of N states of the window.
-        valid: False where the episode had no such state; by default it had all. A row without any counts for its
-            positive alone.
+        valid: False for states that lie outside the episode; by default all are valid. A row without valid negatives
+            has the loss of its positive alone.
     """
     right, wrong, valid = _scores(predicted, positive, negatives, valid)
     return (functional.softplus(-right).mean() + _row_mean(functional.softplus(wrong), valid)) / 2

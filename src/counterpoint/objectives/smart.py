@@ -51,8 +51,8 @@ class SMARTConfig(TargetConfig):
     Attributes:
         context: L, steps of a sequence.
         layers: Layers of the transformer, normalised first.
-        heads: Its attention heads.
-        width: Width of its tokens.
+        heads: Attention heads of the transformer.
+        width: Width of the transformer's tokens.
         dropout: Share of activations dropped while training.
         mask_actions: Largest share of the actions that is masked.
         mask_observations: Largest share of the observations that is masked.

@@ -11,10 +11,10 @@ Schwarzer et al., "Data-Efficient Reinforcement Learning with Self-Predictive Re
 
 Symbols: phi, h, g, q -> `encoder`, `transition`, `project`, `predict`; phibar, gbar -> `target`; J `steps`; tau `ema`.
 
-Where it differs from the papers: their latents are feature maps and h is convolutional; with encoders that end in a
-vector h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is, where theirs is
-scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without, the second's, which pretrains, 0.01.
-There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 means collapse.
+This differs from the papers in three points. Their latents are feature maps and h is convolutional; here encoders end
+in a vector, and h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is; theirs is
+scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without; the second paper, which pretrains, has
+0.01. There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 means collapse.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class TD3BCPretrainingConfig(StepConfig):
         ema: Rate of the soft updates.
         actor_every: Steps of Q for each one of the policy.
         target_noise: Standard deviation of the noise on target actions.
-        target_noise_clip: Its largest absolute value.
+        target_noise_clip: Largest absolute value of that noise.
         hidden: Width of the two hidden layers of policy and Q.
         encoder_learns_from: Losses whose gradients reach the encoder: the critic's alone, or both.
     """
