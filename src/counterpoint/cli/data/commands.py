@@ -127,9 +127,9 @@ def _diagnose(path: str | Path) -> int:
 def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: int | None = None) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
-    A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
-    frame is kept and the true rate is noted in `meta/info.json`; otherwise, or where a video's rate varies, `fps` must
-    be given, and the frame nearest in time is taken.
+    A LeRobot data set has one whole number of frames a second. If the rates of all episodes round to the same number,
+    every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
+    `fps` must be given, and videos are resampled to the frames nearest in time.
 
     Args:
         path: Any data set that `open_dataset` accepts.
