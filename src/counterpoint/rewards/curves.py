@@ -113,8 +113,8 @@ def reward_command(
         The files NAME.csv, NAME.png and NAME.html of each video.
 
     Raises:
-        BadInputError: No video, no such episode, an empty instruction or one given twice, a form or model that cannot
-            be used, or, after all others are done, videos that could not be read.
+        BadInputError: If there is no video, an episode does not exist, an instruction is empty or given twice, the form
+            or model cannot be used, or, after all others are done, a video could not be read.
     """
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")

@@ -148,9 +148,9 @@ def convert(
 ) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
-    A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
-    frame is kept and the true rate is noted in `meta/info.json`; otherwise, or where a video's rate varies, `fps` must
-    be given, and the frame nearest in time is taken.
+    A LeRobot data set has one whole number of frames a second. If the rates of all episodes round to the same number,
+    every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
+    `fps` must be given, and videos are resampled to the frames nearest in time.
 
     Args:
         path: The data set to read, of any format.

@@ -19,7 +19,7 @@ Raw = Mapping[str, NDArray[Any]]
 
 
 class GoalTask:
-    """A task of which nothing is known but its gymnasium environment; families derive from it.
+    """Base class of goal tasks, for any gymnasium environment with goals; the families known here derive from it.
 
     Args:
         simulation: The unwrapped gymnasium environment.
