@@ -205,7 +205,7 @@ def directed_vlo_loss(
 
         R(i, j) = -sign(n(j) - n(i)) (S(v_j, l) - S(v_i, l)) / temperature
 
-    Where similarity rises with time this is `vlo_loss` exactly; where it falls, it is greater. L* bounds it too, since
+    If similarity rises with time this is `vlo_loss` exactly; if it falls, it is greater. L* bounds it too, since
     that bound holds for any R. Being linear in S, it has a gradient even where all frames look alike. At equal times R
     is that of `vlo_loss`, whose arguments and errors it shares.
     """
