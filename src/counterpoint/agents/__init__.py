@@ -70,7 +70,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
         where: The file or argument that errors name.
 
     Raises:
-        BadInputError: When there is no such agent, or a key is unknown or ill-typed.
+        BadInputError: When the agent's name or a key is unknown, or a value is ill-typed.
     """
     name = tree.get("name")
     require_known(name, AGENTS, where, f"agent {name!r}")

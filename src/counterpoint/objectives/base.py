@@ -292,8 +292,8 @@ def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     Raises:
         BadInputError: A matrix that is not square.
     """
-    if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
-        raise BadInputError("logits", shapes(logits), "[B, B]", "score every row's query with every row's key")
+    good = logits.ndim == 2 and logits.shape[0] == logits.shape[1]
+    require_shapes(good, "logits", (logits,), "[B, B]", "score every row's query with every row's key")
     return logits.logsumexp(1).mean() - logits.diagonal().mean()
 
 
@@ -422,6 +422,12 @@ def other_rows(order: Shaped[Tensor, " B"], count: int, labels: Int[Tensor, " B"
 def shapes(*tensors: Tensor) -> str:
     """Describe tensors by their shapes, for an error."""
     return f"shape{'s' if len(tensors) > 1 else ''} {', '.join(str(tuple(x.shape)) for x in tensors)}"
+
+
+def require_shapes(good: object, where: str, tensors: tuple[Tensor, ...], expected: str, hint: str) -> None:
+    """Raise `BadInputError` with the tensors' shapes unless `good`; the message is put together only then."""
+    if not good:
+        raise BadInputError(where, shapes(*tensors), expected, hint)
 
 
 def check_clips(

@@ -26,8 +26,15 @@ from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation_networks import drq_weights
-from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    contrast_metrics,
+    in_full_precision,
+    require_shapes,
+    unit,
+)
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions, perceptron
 
 
@@ -41,7 +48,7 @@ def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) 
     """
     ok = predicted.ndim == 3 and predicted.shape == target.shape
     hint = "pass one prediction and one target for every step ahead"
-    require(ok, "predicted, target", shapes(predicted, target), "one shape [B, J, P]", hint)
+    require_shapes(ok, "predicted, target", (predicted, target), "one shape [B, J, P]", hint)
     return -(unit(predicted) * unit(target)).sum((1, 2)).mean()
 
 

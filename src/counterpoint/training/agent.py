@@ -189,7 +189,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
         config: How it is read.
 
     Raises:
-        BadInputError: When there is no such data set, or it holds no goals to learn from.
+        BadInputError: When the data set does not exist, or holds no goals to learn from.
     """
     if isinstance(data, EpisodeStore):
         return replay_from_store(data)
