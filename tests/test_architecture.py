@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from ast import Constant
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -40,23 +41,34 @@ def imports() -> dict[str, set[str]]:
 
 
 def called(tree: ast.Module) -> set[str]:
-    """Modules that calls of `import_module` name: by a string, or by a key of a lazy table that stands in the code."""
+    """Modules that code names without a statement: for `import_module`, or as a key of a lazy table."""
     tables: dict[str, dict[object, str]] = {}
+    lazy = set()
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            pairs = zip(node.value.keys, node.value.values, strict=True)
-            known = [(k.value, str(v.value)) for k, v in pairs if isinstance(k, Constant) and isinstance(v, Constant)]
-            tables |= {ast.unparse(target): dict(known) for target in node.targets}
+        if isinstance(node, ast.Assign):
+            value, names = node.value, [ast.unparse(target) for target in node.targets]
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "LazyTable":
+                value = next(part for part in value.args if isinstance(part, ast.Dict))
+                lazy.update(names)
+            if isinstance(value, ast.Dict):
+                pairs = [pair for pair in zip(value.keys, value.values, strict=True) if isinstance(pair[1], Constant)]
+                known = {key.value: str(value.value) for key, value in pairs if isinstance(key, Constant)}
+                tables |= dict.fromkeys(names, known)
     found = set()
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("import_module"):
-            for part in chain.from_iterable(map(ast.walk, call.args)):
+
+    def entries(part: ast.AST) -> Iterator[str]:
+        if isinstance(part, ast.Subscript) and isinstance(part.slice, Constant):
+            yield tables.get(ast.unparse(part.value), {}).get(part.slice.value, "")
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in lazy:
+            found.update(entries(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            for part in chain.from_iterable(map(ast.walk, node.args)):
+                found.update(entries(part))
                 if isinstance(part, Constant) and isinstance(part.value, str):
-                    found.add(part.value.partition(":")[0])
-                elif isinstance(part, ast.Subscript) and isinstance(part.slice, Constant):
-                    entry = tables.get(ast.unparse(part.value), {}).get(part.slice.value, "")
-                    found.add(entry.partition(":")[0])
-    return found
+                    found.add(part.value)
+    return {name.partition(":")[0] for name in found}
 
 
 @pytest.mark.parametrize(
@@ -65,12 +77,14 @@ def called(tree: ast.Module) -> set[str]:
         'import_module("counterpoint.training.agent")',
         'importlib.import_module(KINDS["agent"].partition(":")[0]).adapted',
         'getattr(import_module(KINDS["agent"].split(":")[0]), "adapted")',
+        'LAZY["agent"].adapted',
     ],
 )
 def test_an_import_by_name_counts(line: str) -> None:
     table = 'KINDS = {"agent": "counterpoint.training.agent:AgentRecipe"}\n'
+    table += table.replace("KINDS = ", "LAZY = LazyTable('kind', ").replace("}", "})")
     assert "counterpoint.training.agent" in called(ast.parse(f"{table}def load():\n    return {line}"))
-    assert not called(ast.parse(f"{table}def load(kind):\n    return import_module(KINDS[kind])"))
+    assert not called(ast.parse(f"{table}def load(kind):\n    return import_module(KINDS[kind]), LAZY[kind]"))
 
 
 def test_imports_follow_the_flow() -> None:

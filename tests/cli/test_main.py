@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import json
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +15,6 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from counterpoint.cli import main
-from counterpoint.cli.main import COMMANDS, Group
-from counterpoint.cli.signature import signature_of
 from counterpoint.training.recipe import load_recipe
 
 SHOWN = (
@@ -45,41 +40,6 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     assert "STR" not in text or command[0] == "collect"
     assert "(required)" in text or command == ["recipes"]
     assert "default: )" not in text
-
-
-def work_of(group: Group) -> list[str]:
-    """Return the functions of a group's commands, those of groups in it too."""
-    parts = [work_of(entry) if isinstance(entry, Group) else [entry.work] for entry in group.commands.values()]
-    return list(chain(*parts))
-
-
-@pytest.mark.parametrize("work", work_of(COMMANDS))
-def test_a_signature_that_is_read_is_that_of_the_function(work: str) -> None:
-    module, _, name = work.partition(":")
-    function = getattr(import_module(module), name)
-    read, real = inspect.signature(signature_of(work)), inspect.signature(function)
-    python_only = [one for one, note in function.__annotations__.items() if note.startswith("PythonOnly[")]
-    assert list(read.parameters) == [one for one in real.parameters if one not in python_only]
-    for one, parameter in read.parameters.items():
-        if "Typed(" not in function.__annotations__[one]:
-            assert parameter.default == real.parameters[one].default
-    assert "".join((signature_of(work).__doc__ or "").split()) == "".join((inspect.getdoc(function) or "").split())
-
-
-def test_help_and_bad_options_load_no_torch() -> None:
-    commands = ["train", "evaluate", "reward", "label", "embed", "compare", "report", "view", "push", "convert"]
-    code = f"""
-import sys
-from contextlib import suppress
-from counterpoint.cli import main
-for command in {commands}:
-    for option in ("--help", "--no-such-option"):
-        with suppress(SystemExit):
-            main([command, option])
-    assert "torch" not in sys.modules, command
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("code", ["import counterpoint", "from counterpoint.cli import main\nmain(['--help'])"])

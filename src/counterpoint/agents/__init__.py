@@ -72,7 +72,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
     Raises:
         BadInputError: When the agent's name or a key is unknown, or a value is ill-typed.
     """
-    name = tree.get("name")
+    name = str(tree.get("name"))
     require_known(name, AGENTS, where, f"agent {name!r}")
     settings = {key: value for key, value in tree.items() if key != "name"}
     return name, validate(AGENTS[name].config, settings, f"{where}, [agent]")

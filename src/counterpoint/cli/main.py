@@ -166,7 +166,7 @@ def _listing(group: Group) -> tyro.extras.SubcommandApp:
     app = tyro.extras.SubcommandApp()
     for name, entry in group.commands.items():
         text = entry.help if isinstance(entry, Group) else summary_of(entry.work)
-        app.command(lambda: None, name=name, help=text)
+        app.command(name=name, help=text)(lambda: None)
     return app
 
 

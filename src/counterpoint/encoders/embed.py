@@ -80,6 +80,9 @@ def embed(
 ) -> Path:
     """Write the embedding of every frame of a data set as parquet. The same call continues an interrupted one.
 
+    Time on two cores: 2,600 frames a second with the demo's encoder, 75 with EfficientNet-Lite0. Disk: four bytes for
+    each number of an embedding.
+
     Args:
         data: A data set of any format.
         model: A run's folder, a folder of saved weights or a Hub id.

@@ -73,6 +73,9 @@ def evaluate(
     interval's end is null for a single episode. An episode whose simulator raised an error is no success, holds the
     `error`, and is counted under `simulator_errors`.
 
+    Time on two cores: about 30 s an episode for a diffusion policy, and about a second for an agent. Disk: some
+    kilobytes an episode, and about a megabyte for one with a video.
+
     Args:
         run: The run's folder, with `model/` in it.
         env: The environment. For an agent a goal environment's id, by default the one that it was trained for; for a

@@ -115,6 +115,9 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
 
     The same call again continues an interrupted one.
 
+    Time on two cores: 410 actions are simulated a second, so that an episode of the default settings takes about a
+    minute. Disk: some kilobytes an episode.
+
     Args:
         config: The settings.
         out: File of the result, written after every episode.

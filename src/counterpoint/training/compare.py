@@ -34,6 +34,9 @@ def compare(
     finished runs are taken as they are, others go on. All recipes are trained on the same episodes, and all rewards are
     compared on episodes that none of them was trained on.
 
+    Time on two cores: the trainings, then for each reward one pass over the videos, of 2,400 frames a second with the
+    demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run for each training.
+
     Args:
         runs: Runs, folders of LeRobot reward models, or module:function, called with frames and an instruction.
         data: The data set.

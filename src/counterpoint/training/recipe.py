@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,20 @@ from pydantic import create_model
 from counterpoint.agents import AGENTS
 from counterpoint.config import override, read_recipe, recipe_names, validate
 from counterpoint.errors import require_known
+from counterpoint.registry import LazyTable
 from counterpoint.training.plan import Recipe
 
-KINDS = {
-    "clips": "counterpoint.training.clips:ClipsRecipe",
-    "transitions": "counterpoint.training.transitions:TransitionsRecipe",
-    "cloning": "counterpoint.training.cloning:CloningRecipe",
-    "imitation": "counterpoint.training.imitation:ImitationRecipe",
-    "agent": "counterpoint.training.agent:AgentRecipe",
-}
-"""Kind of a recipe -> its class; the modules load torch, so they are imported when one is needed."""
+KINDS = LazyTable(
+    "kind of recipe",
+    {
+        "clips": "counterpoint.training.clips:ClipsRecipe",
+        "transitions": "counterpoint.training.transitions:TransitionsRecipe",
+        "cloning": "counterpoint.training.cloning:CloningRecipe",
+        "imitation": "counterpoint.training.imitation:ImitationRecipe",
+        "agent": "counterpoint.training.agent:AgentRecipe",
+    },
+)
+"""Kind of a recipe -> its class."""
 
 
 def load_recipe(
@@ -63,14 +66,14 @@ def recipe_of(tree: Mapping[str, Any], where: str) -> Recipe:
     fields: dict[str, Any] = {
         key: (part, ... if key in tree else part()) for key, part in base.sections(tree, where).items()
     }
-    typed: type[Recipe] = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
-    return validate(typed, tree, where)
+    typed: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
+    found: Recipe = validate(typed, tree, where)
+    return found
 
 
 def _class_of(tree: Mapping[str, Any], where: str) -> type[Recipe]:
     """Return the class that a tree's `kind` names."""
     kind = tree.get("kind")
     require_known(kind, KINDS, where, f"kind = {kind!r}", hint="add it as the first key")
-    module, _, name = KINDS[str(kind)].partition(":")
-    found: type[Recipe] = getattr(import_module(module), name)
+    found: type[Recipe] = KINDS[str(kind)]
     return found
