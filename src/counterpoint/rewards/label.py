@@ -74,8 +74,8 @@ class Labelling:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
         cameras: Views whose rewards are averaged.
-        instructions: One an episode; empty where there is a goal.
-        goal: A goal image in their stead.
+        instructions: The instruction of each episode; empty where there is a goal.
+        goal: A goal image that replaces the instructions.
         device: The device that computes.
         batch_size: Frames encoded at once; as many as suit the model by default.
     """
@@ -118,16 +118,16 @@ def label(
         goal: An image of the goal, for models that compare frames with goals.
         device: The device that computes.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: Where blocks of episodes are decoded and computed; threads of this process by default.
+        engine: The processes that decode and compute blocks of episodes; threads of this process by default.
         overwrite: Replace labels that are there.
 
     Returns:
         The file or folder that was written.
 
     Raises:
-        BadInputError: Data, model or arguments that cannot be used, before anything is computed; or a damaged episode;
-            finished blocks are kept.
-        MissingExtraError: Ray as the engine, without Ray.
+        BadInputError: If data, model or arguments cannot be used: before anything is computed. Also if an episode is
+            damaged; finished blocks are kept.
+        MissingExtraError: If the engine is Ray and Ray is not installed.
     """
     engine = engine or Engine()
     engine.check()
