@@ -65,8 +65,8 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: When nothing is saved there, a file is damaged or of an unknown kind, another version wrote it,
-            or there is no such device.
+        BadInputError: If nothing is saved there, a file is damaged, the kind is unknown, another version wrote the
+            model, or the device is absent.
     """
     module, _, name = KINDS[saved_kind(path_or_hub_id, **hub)].partition(":")
     found: type[Any] = getattr(import_module(module), name)
@@ -113,7 +113,7 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
     """Read a folder of one kind for a device; device and digests are checked first.
 
     Raises:
-        BadInputError: When there is no such device, a file is missing or damaged, or the model is of another kind.
+        BadInputError: If the device is absent, a file is missing or damaged, or the model is of another kind.
     """
     usable_device(map_location)
     folder = _fetched(path_or_hub_id, (CONFIG, DIGESTS, WEIGHTS), **hub)
@@ -495,7 +495,7 @@ class HubEncoder(nn.Module, SavedModel):
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
-            BadInputError: When nothing is there, a file is damaged (the message names it), or there is no such device.
+            BadInputError: If nothing is saved there, a file is damaged (the message names it), or the device is absent.
             MissingExtraError: When the library behind a tower is not installed.
         """
         saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)

@@ -76,8 +76,8 @@ class Labelling:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
         cameras: Views whose rewards are averaged.
-        instructions: One an episode; empty where there is a goal.
-        goal: A goal image in their stead.
+        instructions: The instruction of each episode; empty where there is a goal.
+        goal: A goal image that replaces the instructions.
         device: The device that computes.
         batch_size: Frames encoded at once; as many as suit the model by default.
     """
@@ -123,16 +123,16 @@ def label(
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: Executor for blocks of episodes.
+        engine: The processes that decode and compute blocks of episodes; threads of this process by default.
         overwrite: Replace labels that are there.
 
     Returns:
         The file or folder that was written.
 
     Raises:
-        BadInputError: Data, model or arguments that cannot be used, before anything is computed; or a damaged episode;
-            finished blocks are kept.
-        MissingExtraError: Ray as the engine, without Ray.
+        BadInputError: If data, model or arguments cannot be used: before anything is computed. Also if an episode is
+            damaged; finished blocks are kept.
+        MissingExtraError: If the engine is Ray and Ray is not installed.
     """
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
