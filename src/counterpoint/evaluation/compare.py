@@ -227,7 +227,7 @@ def page_values(comparison: Comparison) -> dict[str, Any]:
         "recorded": RECORDED,
         "differences": [d for d in comparison.differences if d.of == first.name],
         "heatmaps": [
-            shown(heatmap, row.name if heatmap is row.heatmaps[0] else f"{row.name}, {heatmap.name}")
+            shown(heatmap, f"{row.name}, {heatmap.name}" if len(row.heatmaps) > 1 else row.name)
             for row in rows
             if not row.control
             for heatmap in row.heatmaps

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.errors import require
-from counterpoint.evaluation.compare import compare_command
+from counterpoint.evaluation.compare import check_extras, compare_command
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 
@@ -40,7 +40,9 @@ def compare_recipes(
 
     Raises:
         BadInputError: A recipe or data that cannot be used, or a name twice.
+        MissingExtraError: The extra `report` is not installed; nothing is trained.
     """
+    check_extras()
     require(seeds > 0, "--seeds", seeds, "1 or more", "train each recipe at least once")
     names = [Path(recipe).stem if recipe.endswith(".toml") else recipe for recipe in recipes]
     taken = [*names, *(rewards or {})]
