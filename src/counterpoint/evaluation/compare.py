@@ -74,7 +74,7 @@ def compare_command(
         out: The folder to write.
         split: Name of the split; by default `test`, or `val` where there is no `test`.
         cameras: The views; by default those that the runs were trained on, where they agree, else the first.
-        max_videos: Greatest number of videos; of more, a sample is taken.
+        max_videos: Greatest number of videos; a sample is taken of a larger set.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.

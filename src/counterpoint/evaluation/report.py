@@ -83,7 +83,7 @@ def write_report(
         data: Episodes to report on; by default the run's own data.
         split: Name of the split; by default `test`, or `val` where there is no `test`.
         seed: Random seed of segments, shuffles and resamples.
-        max_videos: Greatest number of episodes; of more, a sample is taken.
+        max_videos: Greatest number of episodes; a sample is taken of a larger set.
         max_frames: Greatest number of embedded frames of an episode, evenly spread.
         device: The device that computes.
 
