@@ -74,7 +74,7 @@ def compare_command(
         out: The folder to write.
         split: Name of the split; by default `test`, or `val` where there is no `test`.
         cameras: The views; by default those that the runs were trained on, where they agree, else the first.
-        max_videos: Greatest number of videos; of more, a sample is taken.
+        max_videos: Greatest number of videos; a sample is taken of a larger set.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.
@@ -227,7 +227,7 @@ def page_values(comparison: Comparison) -> dict[str, Any]:
         "recorded": RECORDED,
         "differences": [d for d in comparison.differences if d.of == first.name],
         "heatmaps": [
-            shown(heatmap, row.name if heatmap is row.heatmaps[0] else f"{row.name}, {heatmap.name}")
+            shown(heatmap, f"{row.name}, {heatmap.name}" if len(row.heatmaps) > 1 else row.name)
             for row in rows
             if not row.control
             for heatmap in row.heatmaps

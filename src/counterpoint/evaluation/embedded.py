@@ -32,7 +32,7 @@ class EmbeddedVideos:
     """Raw embeddings of V videos and L instructions.
 
     Attributes:
-        videos: One [T, D] a video, in the order of time; of several cameras [T, C, D].
+        videos: Embeddings of each video, [T, D], in the order of time; with several cameras [T, C, D].
         steps: One [T] a video: the episode's step of each row.
         own: Column of each video's instruction.
         instructions: L texts.
@@ -74,7 +74,7 @@ def embed_store(
         store: Held-out episodes, each of at least two steps and with an instruction; frames, or features of the
             encoder's frozen backbone.
         instructions: The L candidates; by default the store's own, in order of appearance.
-        cameras: The view, by default the store's first; of several, scores are the mean (late fusion).
+        cameras: The view, by default the store's first; with several, scores are the mean over the views (late fusion).
         max_frames: Greatest number of frames of an episode, evenly spread.
         batch_size: Frames encoded at once.
 

@@ -115,6 +115,27 @@ def line_chart(
     return Chart(Markup(html), (left, right), (low, high))
 
 
+def line_image(lines: Sequence[Line], *, title: str, y_label: str) -> bytes:
+    """Return the same lines over seconds as a PNG, the last on top and first in the legend.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure = import_extra("matplotlib.figure", "report").Figure(figsize=(8, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="seconds")
+    for line in lines:
+        colour = "#b9b4a9" if line.kind == "rest" else COLOURS[int(line.kind[1:])]
+        width = 2.4 if line is lines[-1] else 1.5
+        axes.plot(line.x, line.y, color=colour, linewidth=width, label=line.label or "_")
+    axes.set_ylabel(y_label.replace(" and ", "\nand "), fontsize=9)
+    axes.legend(reverse=True, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e0dcd3", linewidth=0.8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
 def nice_ticks(low: float, high: float) -> list[float]:
     """Return two to seven round numbers in [low, high], evenly apart.
 
