@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,19 +43,23 @@ def imports() -> dict[str, set[str]]:
 
 def called(tree: ast.Module) -> set[str]:
     """Modules that code names without a statement: for `import_module`, or as a key of a lazy table."""
-    tables: dict[str, dict[object, str]] = {}
-    lazy = set()
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            value, names = node.value, [ast.unparse(target) for target in node.targets]
+    tables: dict[str, dict[Any, str]] = {}
+    lazy: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            value, names = statement.value, [ast.unparse(target) for target in statement.targets]
             if isinstance(value, ast.Call) and ast.unparse(value.func) == "LazyTable":
                 value = next(part for part in value.args if isinstance(part, ast.Dict))
                 lazy.update(names)
             if isinstance(value, ast.Dict):
-                pairs = [pair for pair in zip(value.keys, value.values, strict=True) if isinstance(pair[1], Constant)]
-                known = {key.value: str(value.value) for key, value in pairs if isinstance(key, Constant)}
+                pairs = zip(value.keys, value.values, strict=True)
+                known: dict[Any, str] = {
+                    key.value: str(entry.value)
+                    for key, entry in pairs
+                    if isinstance(key, Constant) and isinstance(entry, Constant)
+                }
                 tables |= dict.fromkeys(names, known)
-    found = set()
+    found: set[str] = set()
 
     def entries(part: ast.AST) -> Iterator[str]:
         if isinstance(part, ast.Subscript) and isinstance(part.slice, Constant):
@@ -140,7 +145,7 @@ def test_chance_has_one_source() -> None:
     numpy = r"default_rng\([^)]|SeedSequence|Philox|RandomState|random\.seed\("
     makes = re.compile(numpy + r"|[( ]set_seed\(|Generator\(\)|manual_seed\(")
     derived = re.compile(r"(sample|initial)_seed\(")
-    found = set()
+    found: set[str] = set()
     for file in (SRC / "counterpoint").rglob("*.py"):
         lines = [line.split("# ")[0] for line in file.read_text().splitlines()]
         if any(makes.search(line) and not derived.search(line) for line in lines):

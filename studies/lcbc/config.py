@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from counterpoint.config import FrozenConfig, flat
+from counterpoint.config import FrozenConfig
 from studies.harness import check_names, refuse_keys
 
 SUITES = ("kitchen", "metaworld")
 SET_ELSEWHERE = {"train.seed": "seeds counts them", "data.camera": "cameras says it"}
 """Keys of cloning that the study fills in itself."""
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested sections of a recipe as one with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
 Keys = Annotated[dict[str, Any], AfterValidator(flat)]
 """Dotted keys of a recipe and their values."""
 ANOTHER_TASKS = "another task's"
