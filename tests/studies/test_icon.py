@@ -17,6 +17,7 @@ from counterpoint.evaluation.rollout import rollout
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.train import train
+from studies import harness
 from studies.harness import Study, load_preset, read_result, read_rows
 from studies.icon import data, training
 from studies.icon.config import ComparisonConfig, nested
@@ -34,16 +35,29 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ComparisonConfig:
     return recorded_comparison(tmp_path_factory.mktemp("robots"))
 
 
+bootstrap = harness._bootstrap
+
+
+def few_resamples(given: Any, aggregate: Any, reps: int, seed: int) -> Any:
+    """Draw 50 samples, not 2,000: how wide the intervals are is `test_icon_summary`'s affair."""
+    return bootstrap(given, aggregate, 50, seed)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(data, "make_env", make_robot)
+    patch.setattr(harness, "_bootstrap", few_resamples)
+
+
 @pytest.fixture(autouse=True)
 def _robots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "make_env", make_robot)
+    make_small(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def whole(config: ComparisonConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "make_env", make_robot)
+        make_small(patch)
         return out, icon_study(config, out)
 
 
