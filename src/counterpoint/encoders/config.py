@@ -7,10 +7,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, field_validator, model_validator
 from tyro.conf import Suppress, arg
 
-from counterpoint.config import FrozenConfig, free, suggestion
+from counterpoint.config import FrozenConfig, free
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.weights import MINILM
+from counterpoint.errors import suggestion
 from counterpoint.registry import LazyTable
 
 TextKind = Literal["minilm", "open_clip"]
