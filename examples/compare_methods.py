@@ -9,7 +9,7 @@ Needs the extras `vision`, `text` and `report`.
 import argparse
 from pathlib import Path
 
-from counterpoint.training.compare import compare_recipes
+from counterpoint.training.compare import compare
 from toy_videos import write_toy_videos
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     data = given.data or write_toy_videos(given.out / "videos")
 
     steps = {"train.steps": given.steps, "train.eval_every": given.steps}
-    page = compare_recipes(given.recipes, data, given.out / "comparison", seeds=given.seeds, overrides=steps)
+    page = compare(recipes=given.recipes, data=data, out=given.out / "comparison", seeds=given.seeds, overrides=steps)
     print(f"open {page}; the same numbers are in {page.with_suffix('.json')}")
     print("read them beside their controls: a ramp, a constant, wrong words, random weights, one frame alone")
 

@@ -25,7 +25,7 @@ from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.formats import open_dataset
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.sources import EncoderReward
+from counterpoint.rewards.sources import EncoderReward, Reward
 from counterpoint.training.clips import ClipsRecipe, DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
@@ -139,7 +139,9 @@ def bench_numbers(
     Every objective is measured alike, also those that align no frame with a text.
     """
     encoder.config = encoder.config.model_copy(update={"reward_form": "potential", "calibration": None})
-    readings = {form: [EncoderReward(RewardModel(encoder, form=form), form)] for form in READINGS}
+    readings: dict[str, list[Reward]] = {
+        form: [EncoderReward(RewardModel(encoder, form=form), form)] for form in READINGS
+    }
     found = compare(readings, store, segments=True, paraphrases=paraphrases, seed=seed)
     numbers = {
         f"{name}.{row.name}": row.inputs[given][metric].value

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.hub import further_weights
+from counterpoint.encoders.weights import fit_weights
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import matched, value_order_correlation
 from counterpoint.objectives.r3m import LanguageReward
+from counterpoint.rewards.model import LANGUAGE_REWARD
 from studies.harness import Rows, Study, Tree, Trial, main, over_seeds
 from studies.metaworld_rewards import RunsConfig, run_name, split_store
 
@@ -47,7 +49,9 @@ def score(config: R3MLanguageConfig, seed: int) -> Tree:
     encoder = DualEncoder.from_pretrained(run)
     videos = embed_store(encoder, split_store(Path(config.data), "test"))
     reward = LanguageReward(encoder.embed_dim, encoder.embed_dim)
-    reward.load_state_dict(load_file(run / "model" / "language_reward.safetensors"))
+    saved = further_weights(run, LANGUAGE_REWARD)
+    assert saved is not None
+    fit_weights(reward, saved[1], saved[0])
     text = torch.tensor(videos.text, dtype=torch.float32)[:, None]
     own, others, last = [], [], []
     for video, column in zip(videos.videos, videos.own, strict=True):

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# One thread in every process that the tests start, as torchrun has: a kernel planned for more threads than a process
+# later has waits for them without end.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch

@@ -1,11 +1,20 @@
-"""The layout: imports follow the flow, and no two modules import each other in a circle."""
+"""The layout: imports follow the flow, and no two modules import each other in a circle.
+
+An import counts wherever it stands, inside a function and by `import_module` too. A lazy table, at the top of a module,
+of names to "module:attribute" is the one way up; code that asks such a table for a name of its own choice imports.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from ast import Constant
+from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
+
+import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 FLOW = [
@@ -27,7 +36,55 @@ def imports() -> dict[str, set[str]]:
                 found.update({f"{node.module}.{alias.name}" for alias in node.names} & known or {node.module} & known)
             elif isinstance(node, ast.Import):
                 found.update({alias.name for alias in node.names} & known)
+        found.update(called(ast.parse(file.read_text())) & known)
     return graph
+
+
+def called(tree: ast.Module) -> set[str]:
+    """Modules that code names without a statement: for `import_module`, or as a key of a lazy table."""
+    tables: dict[str, dict[object, str]] = {}
+    lazy = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            value, names = node.value, [ast.unparse(target) for target in node.targets]
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "LazyTable":
+                value = next(part for part in value.args if isinstance(part, ast.Dict))
+                lazy.update(names)
+            if isinstance(value, ast.Dict):
+                pairs = [pair for pair in zip(value.keys, value.values, strict=True) if isinstance(pair[1], Constant)]
+                known = {key.value: str(value.value) for key, value in pairs if isinstance(key, Constant)}
+                tables |= dict.fromkeys(names, known)
+    found = set()
+
+    def entries(part: ast.AST) -> Iterator[str]:
+        if isinstance(part, ast.Subscript) and isinstance(part.slice, Constant):
+            yield tables.get(ast.unparse(part.value), {}).get(part.slice.value, "")
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in lazy:
+            found.update(entries(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            for part in chain.from_iterable(map(ast.walk, node.args)):
+                found.update(entries(part))
+                if isinstance(part, Constant) and isinstance(part.value, str):
+                    found.add(part.value)
+    return {name.partition(":")[0] for name in found}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'import_module("counterpoint.training.agent")',
+        'importlib.import_module(KINDS["agent"].partition(":")[0]).adapted',
+        'getattr(import_module(KINDS["agent"].split(":")[0]), "adapted")',
+        'LAZY["agent"].adapted',
+    ],
+)
+def test_an_import_by_name_counts(line: str) -> None:
+    table = 'KINDS = {"agent": "counterpoint.training.agent:AgentRecipe"}\n'
+    table += table.replace("KINDS = ", "LAZY = LazyTable('kind', ").replace("}", "})")
+    assert "counterpoint.training.agent" in called(ast.parse(f"{table}def load():\n    return {line}"))
+    assert not called(ast.parse(f"{table}def load(kind):\n    return import_module(KINDS[kind]), LAZY[kind]"))
 
 
 def test_imports_follow_the_flow() -> None:

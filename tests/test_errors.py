@@ -3,12 +3,21 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, usable_device
+from counterpoint.errors import (
+    BadInputError,
+    MissingExtraError,
+    refused_by_the_system,
+    require_extras,
+    require_known,
+    suggestion,
+    usable_device,
+)
 
 
 def test_one_sentence_says_what_where_expected_and_mend() -> None:
@@ -25,6 +34,37 @@ def test_it_crosses_process_borders() -> None:
 
 def test_a_missing_extra_names_its_installation() -> None:
     assert str(MissingExtraError("mujoco", "sim")).endswith("in the clone, pip install -e '.[sim]'")
+
+
+def test_an_unknown_name_is_met_with_those_of_like_spelling_first() -> None:
+    require_known("reach", ["push", "reach"], "task")
+    with pytest.raises(BadInputError) as refused:
+        require_known("raech", ["push", "hammer", "reach"], "task", expected="all, or one of {}")
+    error = refused.value
+    assert (error.where, error.found) == ("task", "'raech'")
+    assert error.expected.startswith("all, or one of reach, ")
+    assert {"push", "hammer"} < {*error.expected.replace(",", "").split()}
+    assert error.hint == suggestion("raech", ["push", "reach"]) == "did you mean 'reach'?"
+    with pytest.raises(BadInputError, match=r"expected one of push, reach\. Hint: choose one of these"):
+        require_known("zzz", ["push", "reach"], "task")
+
+
+def test_of_many_names_the_nearest_alone_are_listed() -> None:
+    names = [f"name-{number}" for number in range(100)]
+    with pytest.raises(BadInputError) as refused:
+        require_known("nme-57", names, "name")
+    assert refused.value.expected.startswith("one of name-57, ")
+    assert refused.value.expected.endswith(", ...")
+    assert refused.value.expected.count(",") < 5
+    with pytest.raises(BadInputError, match=r"expected one of name-0, name-1, name-2, \.\.\."):
+        require_known("zzz", names, "name")
+
+
+def test_extras_are_checked_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_extras({"json": "report"})
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"jinja2 is not installed.*\[report\]"):
+        require_extras({"json": "report", "jinja2": "report"})
 
 
 @pytest.mark.parametrize(

@@ -289,3 +289,5 @@ def test_the_first_difference_names_its_key() -> None:
     now = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.1"}}
     assert first_difference(then, now) == ("versions.mujoco", "3.3.0", "3.3.1")
     assert first_difference({**then, "old": 1}, then) == ("old", 1, None)
+    gcbc, iql = ({"agent": {"discount": discount, "name": name}} for name, discount in (("gcbc", 0.9), ("iql", 0.99)))
+    assert first_difference(gcbc, iql) == ("agent.name", "gcbc", "iql")  # and not by a setting of another agent

@@ -119,7 +119,7 @@ class BlockFiles:
         """Note that a worker begins a block, for the case that it dies.
 
         Raises:
-            BadInputError: Too many have died over it.
+            BadInputError: If too many workers have died over the block.
         """
         for attempt in range(ATTEMPTS):
             note = self.folder / f".{self.path(block).name}.attempt-{attempt}"
@@ -139,7 +139,7 @@ class BlockFiles:
         """Require every block's file, whole, and no other.
 
         Raises:
-            BadInputError: A file is missing or damaged, or one is of no block.
+            BadInputError: If a file is missing or damaged, or belongs to no block.
         """
         whole, wanted = mend(self.root), {self.path(block): self.name(block) for block in self.blocks}
         found = {path for path in self.folder.iterdir() if wanted.get(path) in {None, *whole}}
@@ -200,14 +200,15 @@ def work_through(
 
     Args:
         files: All blocks.
-        work: What this process opened.
-        opener: Opens the same in other processes.
-        engine: Where the work is done.
-        title: What is done, for the progress bar.
+        work: Computes a block in this process, with the model and data opened here.
+        opener: Opens model and data in other processes and returns their `work`.
+        engine: The processes that compute.
+        title: Name of the work on the progress bar.
         device: The device that computes; on CUDA each of Ray's workers has a GPU.
 
     Raises:
-        BadInputError: Of the work; a worker that died too often; or files that do not fit at the end.
+        BadInputError: If the work raises it, too many workers died over a block, or a block's file is missing at the
+            end or belongs to no block.
     """
     todo = files.left()
     left, total = (sum(block.frames for block in blocks) for blocks in (todo, files.blocks))

@@ -145,7 +145,8 @@ def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], w
 
 def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Return the first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
-    for key in [*now, *(key for key in then if key not in now)]:
+    keys = sorted({**now, **then}, key=lambda key: key != "name")  # a name says more than the settings under it
+    for key in keys:
         old, new = then.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             if inner := first_difference(old, new):

@@ -92,8 +92,8 @@ def in_worker(
         args: Its arguments; if the first is a path, it names the input in the error.
         timeout: Seconds the function may take, its process's start not counted, before the process is killed; `None`
             for any number.
-        expected: What the error says was expected.
-        hint: What the error advises.
+        expected: The `expected` of the error's message.
+        hint: The `hint` of the error's message.
 
     Raises:
         BadInputError: When the process dies or takes too long.
@@ -130,7 +130,7 @@ def in_worker(
 
 
 def serve() -> None:
-    """Carry out the request at the standard input, and answer at what was the standard output."""
+    """Carry out the request that standard input holds, and write the answer to the original standard output."""
     function, args = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as pipe:
         os.dup2(2, 1)  # whatever the function prints

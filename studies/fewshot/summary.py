@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
+from counterpoint.evaluation.statistics import Estimate, wilson
 from studies.harness import Rows, Tree, aggregates, improvements
+from studies.means import mean_percentile
 
 SCORES = ("best3", "last")
 CHANCE, LEFT_CHANCE = 0.5, 0.55

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.evaluation.statistics import Estimate, mean_where_defined, seeds_interval, wilson
+from counterpoint.evaluation.statistics import Estimate, seeds_interval, wilson
 from studies.harness import Differences, Rows, Tree, aggregates, improvements, kept
 from studies.icon.trials import POSITIONS, TRAINED, UNTRAINED
+from studies.means import mean_where_defined
 from studies.verdicts import Gate
 
 TOP = 10

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,7 @@ def test_chance_depends_on_the_seed_and_the_step_alone(name: str) -> None:
     assert len({tuple(draw.tolist()) for draw in draws}) == 3
 
 
-@pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize("hidden", [[], [64, 0], [-3]])
+@pytest.mark.parametrize(("name", "hidden"), zip(AGENTS, cycle([[], [64, 0], [-3]]), strict=False))
 def test_hidden_layers_must_exist(name: str, hidden: list[int]) -> None:
     with pytest.raises(BadInputError, match="hidden"):
         agent_config({"name": name, "hidden": hidden}, "agent")

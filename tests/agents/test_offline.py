@@ -11,8 +11,7 @@ from counterpoint.envs.goal.env import EnvConfig
 from counterpoint.errors import BadInputError
 from counterpoint.training import agent
 from counterpoint.training.agent import recorded_evaluation
-from counterpoint.training.recipe import named
-from counterpoint.training.train import Given
+from counterpoint.training.plan import Given, named
 from tests.training.step_data import control_store
 
 

@@ -16,7 +16,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import episode_seed, means, rollout
 from counterpoint.training.fit import fit
 from counterpoint.training.online import OnlineConfig, OnlineSource
-from counterpoint.training.recipe import Recipe
+from counterpoint.training.plan import Recipe
 from counterpoint.training.run import Run
 from tests.agents.point_env import SPACES, STEPS, make_dying, make_point, make_refusing
 
@@ -71,7 +71,7 @@ def _train(loop: tuple[Path, OnlineSource], on_evaluation: Callable[[int], objec
         on_evaluation(steps)
         return means(results)
 
-    with evaluators, Run.open(folder, PointRecipe(online=config), {}) as run:
+    with evaluators, Run.open(folder, PointRecipe(online=config), {}, loop=config) as run:
         try:
             fit(source.agent, source, run, on_eval=evaluate)
         finally:

@@ -243,8 +243,13 @@ def test_an_evaluation_of_nothing_is_refused(settings: dict[str, int], tmp_path:
         evaluate(tmp_path, **settings)  # type: ignore[arg-type]
 
 
+def test_a_task_for_policies_is_refused_for_an_agent(online_run: Path) -> None:
+    with pytest.raises(BadInputError, match=r"--env metaworld/hammer: .*expected a goal environment"):
+        evaluate(online_run, "metaworld/hammer")
+
+
 def test_a_run_with_another_agent_is_refused(online_run: Path) -> None:
-    with pytest.raises(BadInputError, match=r"another \[agent\]"):
+    with pytest.raises(BadInputError, match=r"another \[agent\]: agent.name = "):
         train_agent("td_infonce", online_run, ONLINE, env="PointMaze_UMaze-v3")
 
 

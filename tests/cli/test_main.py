@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
-from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +15,6 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from counterpoint.cli import main
-from counterpoint.cli.main import COMMANDS, Group
-from counterpoint.cli.signature import signature_of
 from counterpoint.training.recipe import load_recipe
 
 SHOWN = (
@@ -44,41 +40,6 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     assert "STR" not in text or command[0] == "collect"
     assert "(required)" in text or command == ["recipes"]
     assert "default: )" not in text
-
-
-def work_of(group: Group) -> list[str]:
-    """Return the functions of a group's commands, those of groups in it too."""
-    parts = [work_of(entry) if isinstance(entry, Group) else [entry.work] for entry in group.commands.values()]
-    return list(chain(*parts))
-
-
-@pytest.mark.parametrize("work", work_of(COMMANDS))
-def test_a_signature_that_is_read_is_that_of_the_function(work: str) -> None:
-    module, _, name = work.partition(":")
-    function = getattr(import_module(module), name)
-    read, real = inspect.signature(signature_of(work)), inspect.signature(function)
-    python_only = [one for one, note in function.__annotations__.items() if note.startswith("PythonOnly[")]
-    assert list(read.parameters) == [one for one in real.parameters if one not in python_only]
-    for one, parameter in read.parameters.items():
-        if "Typed(" not in function.__annotations__[one]:
-            assert parameter.default == real.parameters[one].default
-    assert "".join((signature_of(work).__doc__ or "").split()) == "".join((inspect.getdoc(function) or "").split())
-
-
-def test_help_and_bad_options_load_no_torch() -> None:
-    commands = ["train", "evaluate", "reward", "label", "embed", "compare", "report", "view", "push", "convert"]
-    code = f"""
-import sys
-from contextlib import suppress
-from counterpoint.cli import main
-for command in {commands}:
-    for option in ("--help", "--no-such-option"):
-        with suppress(SystemExit):
-            main([command, option])
-    assert "torch" not in sys.modules, command
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("code", ["import counterpoint", "from counterpoint.cli import main\nmain(['--help'])"])
@@ -251,6 +212,43 @@ def _dotted(config: BaseModel, prefix: str = "") -> list[str]:
         value = getattr(config, name)
         found += _dotted(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else [prefix + name]
     return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "work"),
+    [
+        (["report", "run"], "jinja2", "counterpoint.evaluation.report.write_report"),
+        (["compare", "run", "--data", "d", "--out", "o"], "sklearn", "counterpoint.training.compare.compare"),
+        (["reward", "v.mp4", "--model", "m", "--out", "o"], "matplotlib", "counterpoint.rewards.curves.reward_command"),
+        (["collect", "metaworld", "--out", "o"], "metaworld", "counterpoint.envs.metaworld.collect.collect_metaworld"),
+    ],
+)
+def test_a_missing_extra_is_said_before_the_work(
+    arguments: list[str], module: str, work: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(work, recorder(calls))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert (done.value.code, calls, captured.out) == (2, [], "")
+    assert captured.err.startswith(f"counterpoint: {module} is not installed. Hint: ")
+
+
+def test_warnings_of_libraries_stay_off_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def noisy(**arguments: object) -> None:
+        warnings.warn("nearly constant", stacklevel=1)
+
+    monkeypatch.setattr("counterpoint.encoders.convert.convert_checkpoint", noisy)
+    monkeypatch.setattr(sys, "warnoptions", [])
+    main(["convert", "actol", "file", "--out", "o"])
+    assert not recwarn.list
+    monkeypatch.setattr(sys, "warnoptions", ["default"])
+    main(["convert", "actol", "file", "--out", "o"])
+    assert len(recwarn.list) == 1
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def one(rule: Pick, length: int, seed: int) -> np.ndarray[tuple[int, ...], np.dt
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("excess", [0, 1, 2, 17])
+@pytest.mark.parametrize("excess", [0, 17])
 def test_never_leaves_the_episode(rule: Pick, excess: int) -> None:
     length = rule.min_length + excess
     drawn = rule(np.full(200, length), sample_rng(3, 0, "clip"))

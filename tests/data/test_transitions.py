@@ -61,8 +61,9 @@ def assert_drawn_from(counts: NDArray[np.float64], pmf: NDArray[np.float64]) -> 
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("discount", [0.0, 1e-3, 0.5, 0.99, 1 - 1e-9])
-@pytest.mark.parametrize("m", [1, 2, 7, 8, 300])
+@pytest.mark.parametrize(
+    ("m", "discount"), [(1, 0.5), (2, 0.0), (2, 0.99), (7, 1e-3), (8, 0.5), (8, 1 - 1e-9), (300, 0.99), (300, 1 - 1e-9)]
+)
 def test_offsets_have_the_stated_distribution(m: int, discount: float, tail: Tail) -> None:
     drawn = future_offsets(np.full(DRAWS, m), discount, tail, np.random.default_rng(m))
     counts = np.bincount(drawn, minlength=m + 1)[1:].astype(np.float64)
@@ -85,7 +86,7 @@ def test_offsets_stay_inside_the_episode(remaining: list[int], discount: float, 
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("discount", [0.0, 0.3, 0.95, 0.9999])
+@pytest.mark.parametrize("discount", [0.0, 0.95])
 def test_transition_and_future_have_the_stated_joint_distribution(discount: float, tail: Tail) -> None:
     draws, rng = table(LENGTHS, discount, tail), np.random.default_rng(3)
     episode, step = draws.transitions(5 * DRAWS, rng)

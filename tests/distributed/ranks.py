@@ -7,18 +7,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 import torch
 from torch import distributed
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
+
+from tests.forkserver import warm
 
 
 def run_ranks(work: Callable[[int, int, Path], None], world: int, folder: Path, *, time_out: float = 1800.0) -> None:
     """Run `work(rank, world, folder)` in every process of a group whose operations may take `time_out` seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        # As torchrun does: a kernel planned for more threads than a rank later has waits for them without end.
-        patch.setenv("OMP_NUM_THREADS", "1")
-        spawn(_enter, (work, world, folder, time_out), nprocs=world)  # type: ignore[no-untyped-call]
+    warm()
+    given = (work, world, folder, time_out)
+    start_processes(_enter, given, nprocs=world, start_method="forkserver")  # type: ignore[no-untyped-call]
 
 
 def _enter(rank: int, work: Callable[[int, int, Path], None], world: int, folder: Path, time_out: float) -> None:

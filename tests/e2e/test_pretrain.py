@@ -101,6 +101,7 @@ def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -
     assert (learnt / "metrics.jsonl").read_text() == before
 
 
+@pytest.mark.slow
 def test_divergence_ends_in_one_message(folder: Path) -> None:
     code, _, error = finish(
         pretrain(folder, "diverges", "--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")

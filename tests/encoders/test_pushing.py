@@ -105,6 +105,7 @@ def test_a_run_is_pushed_with_its_numbers(hub: HubDouble, tmp_path: Path) -> Non
     assert 'load("path/or/hub-id")' in (tmp_path / "RUN" / "model" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_language_reward_beside_an_encoder_is_uploaded_and_found(hub: HubDouble, tmp_path: Path) -> None:
     done = client(LANGUAGE_REWARD, hub.url, tmp_path)
     assert done.returncode == 0, done.stderr

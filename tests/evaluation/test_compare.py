@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,11 @@ def test_the_command_compares_runs_and_functions(
             str(tmp_path / "out"),
         ]
     )
-    assert "compare.html" in capsys.readouterr().out
+    said, wrote = capsys.readouterr(), "Wrote " + str(tmp_path / "out" / "compare.html")
+    *verdicts, last = said.out.splitlines()
+    assert (len(verdicts), last) == (2, wrote)
+    assert re.match(r"run: .* in \d+ % of 4 held-out videos \(95 % interval \d+ to \d+ %, chance 25 %\)", verdicts[0])
+    assert "Warning" not in said.err
     found = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert [row["name"] for row in found["rows"]] == [
         *("run", "tests.evaluation.test_compare:clock", "ramp", "constant", "random weights"),

@@ -45,8 +45,7 @@ def gradients(loss: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("F", [2, 3, 5, 9])
-@pytest.mark.parametrize("B", [1, 4])
+@pytest.mark.parametrize(("B", "F"), [(1, 2), (4, 2), (4, 3), (4, 9)])
 @pytest.mark.parametrize("labels", [None, [0, 1, 0, 2]])
 def test_plain_loop(loss: Loss, F: int, B: int, labels: list[int] | None) -> None:
     frames, text = clips(B, F)

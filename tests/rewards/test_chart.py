@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.rewards.page import Line, line_chart, nice_ticks, padded, signed
+from counterpoint.rewards.page import Line, line_chart, nice_ticks, padded, shortened, signed
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
@@ -58,6 +58,36 @@ def test_labels_at_one_height_are_pushed_apart() -> None:
     assert len(tops) == 4
     assert all(b - a > 10 for a, b in itertools.pairwise(tops))
     assert tops[-1] < 105
+
+
+def test_labels_of_equal_curves_stay_around_them() -> None:
+    lines = [Line([0, 1], [0.0, 0.5], f"c{n}", f"label {n}", live=True) for n in range(2)]
+    lines.append(Line([0, 1], [0.0, 0.0], "c2", "low"))
+    chart = line_chart(lines, x_label="s", y_label="r", summary="two alike", y_range=(0, 1))
+    tops = [float(p) for p in re.findall(r"--y:([\d.-]+)%", chart.html)]
+    assert (tops[0] + tops[1]) / 2 == pytest.approx(50.0, abs=0.1)
+    assert tops[2] == pytest.approx(100.0, abs=4)
+
+
+def test_labels_lose_the_middle_that_they_share() -> None:
+    texts = [
+        f"pick up the red block from the wooden table and put it into the {side} drawer" for side in ("left", "right")
+    ]
+    assert shortened(texts) == [
+        "pick up the red block \N{HORIZONTAL ELLIPSIS} left drawer",
+        "pick up the red block \N{HORIZONTAL ELLIPSIS} right drawer",
+    ]
+    ends = [f"{way} the uppermost drawer of the cabinet by its handle" for way in ("open", "close")]
+    assert [text.split()[0] for text in shortened(ends)] == ["open", "close"]
+    assert all(len(text) <= 38 and text.endswith("handle") for text in shortened(ends))
+    (alone,) = shortened(["x" * 30 + "y" * 30])
+    assert (len(alone), alone[0], alone[-1]) == (38, "x", "y")
+    assert shortened(["open the drawer", "open the drawer"]) == ["open the drawer"] * 2
+    chart = line_chart(
+        [Line([0, 1], [0, n], f"c{n}", text) for n, text in enumerate(texts)], x_label="s", y_label="r", summary="two"
+    )
+    for text in texts:
+        assert f'title="{text}"' in chart.html
 
 
 def test_text_is_escaped() -> None:

@@ -193,7 +193,11 @@ def test_a_folder_of_another_comparison_is_refused(
 ) -> None:
     with pytest.raises(BadInputError, match="another configuration"):
         icon_study(config.model_copy(update={"seeds": (1,)}), whole[0])
-    more = config.model_copy(update={"processes": 2})  # may differ
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_may_differ(config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]) -> None:
+    more = config.model_copy(update={"processes": 2})
     assert numbers(icon_study(more, whole[0])) == numbers(whole[1]) | {"config": more.model_dump(mode="json")}
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
@@ -88,6 +90,15 @@ def test_a_recipe_s_values_are_used_and_overridden(data: Path, tmp_path: Path) -
     record = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (record["train"]["steps"], record["train"]["batch_size"], record["optimizer"]["lr"]) == (1, 3, 1e-4)
     assert ClonedPolicy.from_pretrained(tmp_path / "run").stack == 3
+
+
+def test_a_start_of_another_kind_is_refused_with_the_command_that_makes_one(data: Path, tmp_path: Path) -> None:
+    DualEncoder(EncoderConfig(image="convnet", image_size=32, embed_dim=8)).save_pretrained(tmp_path / "model")
+    with pytest.raises(BadInputError) as refused:
+        train("cloning", data, tmp_path / "run", overrides=TINY, start_from=tmp_path / "model")
+    assert str(refused.value).startswith(f"--start-from, {tmp_path / 'model'}")
+    assert "kind 'dual_encoder'; expected 'observation_encoder'" in str(refused.value)
+    assert "counterpoint train premier_taco-metaworld" in refused.value.hint
 
 
 def test_the_encoder_starts_from_a_pretrained_one(data: Path, tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ def test_free_settings_may_change_and_others_may_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, "format 1, of another version"),
+        ({"format": 1}, "a run of format 1, of another version"),
+        ({"format": 2}, "a run of format 2, of another version.* use it with the one that wrote it: 0.1"),
         ({"kind": "agent"}, r"a run with another \[kind\]: kind = 'agent'; expected kind = 'toy'"),
         ({"identity": {"recipe": {}, "fingerprint": "other data"}}, r"a run with another \[fingerprint\]"),
         (None, "no JSON object"),

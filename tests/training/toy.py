@@ -14,7 +14,8 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
 from counterpoint.training.fit import Source, fit
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.recipe import Recipe, TrainConfig
+from counterpoint.training.loop import TrainConfig
+from counterpoint.training.plan import Recipe
 from counterpoint.training.run import Run
 from tests.data.sampling import sampler
 
@@ -64,7 +65,7 @@ class ToyRecipe(Recipe):
 
 def open_run(folder: Path, **settings: Any) -> Run:
     config = TrainConfig(**{"batch_size": 6, "trackers": (), "log_every": 5, "eval_every": 5, **settings})
-    return Run.open(folder, ToyRecipe(train=config), {"fingerprint": "toys"})
+    return Run.open(folder, ToyRecipe(train=config), {"fingerprint": "toys"}, loop=config)
 
 
 def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings: Any) -> int:

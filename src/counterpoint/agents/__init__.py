@@ -70,9 +70,9 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
         where: The file or argument that errors name.
 
     Raises:
-        BadInputError: When there is no such agent, or a key is unknown or ill-typed.
+        BadInputError: When the agent's name or a key is unknown, or a value is ill-typed.
     """
-    name = tree.get("name")
+    name = str(tree.get("name"))
     require_known(name, AGENTS, where, f"agent {name!r}")
     settings = {key: value for key, value in tree.items() if key != "name"}
     return name, validate(AGENTS[name].config, settings, f"{where}, [agent]")

@@ -32,7 +32,7 @@ CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]
 
 
 class ActorObjective(NamedTuple):
-    """What a policy minimises: a score of phi and psi, [2, B, D] each, and the cost of each row of that score."""
+    """An actor's objective, to be minimised: a score of phi and psi, [2, B, D] each, and the cost of each row of it."""
 
     score: Callable[[Tensor, Tensor], Tensor]
     cost: Callable[[Tensor], Float[Tensor, " B"]]
@@ -137,7 +137,8 @@ class ContrastiveAgent(Agent):
         count, rows = self.spaces.action, len(inputs)
         candidates = torch.eye(count, device=self.device, dtype=psi.dtype).repeat_interleave(rows, dim=0)
         phi = critic.encode_actions(observation.repeat(count, 1), candidates, goal.repeat(count, 1), frozen=True)
-        costs = torch.stack([cost(score(each, psi)) for each in torch.split(phi, rows, dim=1)])
+        scores = [score(each, psi) for each in torch.split(phi, rows, dim=1)]
+        costs = torch.stack([cost(each) for each in scores])
         expected = (log_policy.exp().T * costs).sum(0)
         cloning = -log_policy.gather(1, action[:, None])[:, 0]
         return ((1 - share) * expected + share * cloning).mean()

@@ -55,9 +55,9 @@ def value_of(
 ) -> Callable[[Tensor, Tensor, Tensor], Float[Tensor, " B"]]:
     """Return the Q function of `reward` under the agent's policy.
 
-    Where goals are whole observations, `batch["random_goal"]` (for contrastive RL `batch["future_goal"]`) serves as
-    both `states` and `state_goals`. Where goals are coordinates, `batch["next_observation"]` and `batch["next_goal"]`
-    come close. More states give less noise: w of a far state is rare and large.
+    If goals are whole observations, pass `batch["random_goal"]` (for contrastive RL `batch["future_goal"]`) as both
+    `states` and `state_goals`. If goals are coordinates, `batch["next_observation"]` and `batch["next_goal"]` come
+    close. More states give less noise: w of a far state is rare and large.
 
     Args:
         agent: A contrastive agent.

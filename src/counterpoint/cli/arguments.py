@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tyro
 from pydantic import ValidationError
@@ -22,9 +22,13 @@ def parsed_as(
     parse: Callable[..., Parsed], arguments: Sequence[str], prog: str, description: str | None = None
 ) -> Parsed:
     """Parse arguments as a function's signature and call it; bad arguments are one `BadInputError`."""
-    given: Any = {"args": arguments, "prog": prog, "description": description, "config": (AvoidSubcommands,)}
+
+    def parsed() -> Parsed:
+        found: Parsed = tyro.cli(parse, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
+        return found
+
     try:
-        return with_one_message(lambda: tyro.cli(parse, **given))
+        return with_one_message(parsed)
     except ValidationError as error:  # of the settings as a whole
         raise bad_setting(error, FrozenConfig, prog.partition(" ")[2]) from None
 

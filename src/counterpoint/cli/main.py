@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
@@ -21,7 +22,6 @@ from counterpoint.cli.arguments import parsed_as, with_one_message
 from counterpoint.cli.signature import signature_of, summary_of
 from counterpoint.config import recipe_names, recipe_title
 from counterpoint.errors import CONTINUES, BadInputError, one_message, require_extras, require_known
-from counterpoint.flags import Typed
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,11 @@ COMMANDS = Group(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends in one message and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    again = CONTINUES if _continues(given) else "the same command starts anew"
     try:
-        with one_message(CONTINUES if _continues(given) else "the same command starts anew"):
+        with warnings.catch_warnings(), one_message(again):
+            if not sys.warnoptions:  # python -W and PYTHONWARNINGS show those of libraries
+                warnings.simplefilter("ignore")
             try:
                 _run(given)
             finally:
@@ -163,7 +166,7 @@ def _listing(group: Group) -> tyro.extras.SubcommandApp:
     app = tyro.extras.SubcommandApp()
     for name, entry in group.commands.items():
         text = entry.help if isinstance(entry, Group) else summary_of(entry.work)
-        app.command(lambda: None, name=name, help=text)
+        app.command(name=name, help=text)(lambda: None)
     return app
 
 
@@ -190,9 +193,8 @@ def _train(command: Command, name: str, arguments: Sequence[str]) -> None:
     auxiliary = chosen[AUXILIARY[2:]]
     overrides = {AUXILIARY[2:]: auxiliary} if auxiliary else None
     default = load_recipe(name, overrides, data=chosen["data"], env=chosen["env"] or chosen["env.name"])
-    recipe = Annotated[Any, Typed(Annotated[type(default), arg(name="")], default)]
     title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
-    parse = signature_of(command.work, recipe=recipe)
+    parse = signature_of(command.work, recipe=(Annotated[type(default), arg(name="")], default))
     finished = _called(command, parsed_as(parse, arguments, f"counterpoint train {name}", title))
     from counterpoint.training.distributed import leave
 

@@ -30,12 +30,12 @@ def summary_of(target: str) -> str:
     return _docstring(target).partition("\n")[0]
 
 
-def signature_of(target: str, **types: Any) -> Callable[..., dict[str, Any]]:
+def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[str, Any]]:
     """Return a function with the parameters and docstring of "module:function", which returns its arguments.
 
     Args:
         target: The function; its types are built in, imported, or aliases that are assigned in a module.
-        types: Types that take the place of those of the parameters of these names, with their defaults.
+        types: Types and defaults that take the place of those of the parameters of these names.
     """
     module, node = target.partition(":")[0], _function(target)
     parameters = []
@@ -46,11 +46,13 @@ def signature_of(target: str, **types: Any) -> Callable[..., dict[str, Any]]:
         assert written is not None
         if isinstance(written, ast.Subscript) and ast.unparse(written.value) == "PythonOnly":
             continue
-        kind = types.get(one.arg) or _evaluated(written, module)
         value = inspect.Parameter.empty if default is None else _evaluated(default, module)
-        for mark in getattr(kind, "__metadata__", ()):
-            if isinstance(mark, Typed):
-                kind, value = mark.kind, value if mark.default is ... else mark.default
+        if one.arg in types:
+            kind, value = types[one.arg]
+        elif mark := _mark(written, module):
+            kind, value = mark.kind, value if mark.default is ... else mark.default
+        else:
+            kind = _evaluated(written, module)
         if dataclasses.is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, BaseModel)):
             kind = Annotated[kind, arg(name="")]  # its keys are options without a prefix
         elif value in (None, ()):
@@ -64,6 +66,12 @@ def signature_of(target: str, **types: Any) -> Callable[..., dict[str, Any]]:
     parsed.__annotations__ = {one.name: one.annotation for one in parameters}
     parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return parsed
+
+
+def _mark(written: ast.expr, module: str) -> Typed | None:
+    """Return the mark in `Annotated[..., Typed(...)]`; the type beside it is for Python, and is not looked up."""
+    calls = [node for node in ast.walk(written) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Typed"]
+    return _evaluated(calls[0], module) if calls else None
 
 
 def _docstring(target: str) -> str:

@@ -92,7 +92,7 @@ class Shift:
 
     Attributes:
         pad: Largest shift either way, in pixels; edges are replicated.
-        together: One shift for all views of a sample, instead of one each.
+        together: Shift all views of a sample alike, instead of each on its own.
     """
 
     pad: int
@@ -257,7 +257,7 @@ def cropped(
     Args:
         frames: N stacks of images, or of masks with one channel.
         corner: (x, y) of each window's top left corner, inside the image.
-        size: Its side, in pixels.
+        size: Side of the windows, in pixels.
     """
     N, *lead, H, W, c = frames.shape
     if (size, size) == (H, W):

@@ -218,11 +218,8 @@ class _Journal:
         self._folder, self._files = folder, list(files)
         self._waiting, self._flushed = list[int](), time.monotonic()
         noted = {int(name): digest for name, digest in digests_of(folder).items() if name.isdecimal()}
-        self.done = {
-            episode
-            for episode, digest in noted.items()
-            if digest == self._digest(episode) == self._digest(episode, computed=True)
-        }
+        both = {episode: (self._digest(episode), self._digest(episode, computed=True)) for episode in noted}
+        self.done = {episode for episode, digest in noted.items() if both[episode] == (digest, digest)}
 
     def add(self, episode: int) -> None:
         """Note an episode that is written."""
@@ -237,7 +234,6 @@ class _Journal:
                 for descriptor in file.descriptors:
                     os.fsync(descriptor)
             append(self._folder, {str(episode): self._digest(episode) for episode in self._waiting})
-            self.done.update(self._waiting)
         self._waiting, self._flushed = [], time.monotonic()
 
     def _digest(self, episode: int, *, computed: bool = False) -> str:

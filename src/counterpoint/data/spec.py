@@ -105,7 +105,7 @@ class Spec:
             near: Negatives around the last observation, appended to `frames`.
             stack: S frames an observation.
             shift: Largest random shift of each view, in pixels; 0 for none.
-            shift_together: One shift for all views of a sample.
+            shift_together: Shift all views of a sample alike.
             crop: Side of a random window, in pixels; 0 for none.
             first_action: Shift of the actions.
             past_end: Number of steps that actions may reach past the episode's end.

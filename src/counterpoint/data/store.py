@@ -31,7 +31,7 @@ class EpisodeStore:
     A store implements `frames` and either `_values` or those of the four methods below it that it has data for.
 
     Attributes:
-        episodes: One entry an episode, in order, read without decoding anything.
+        episodes: Descriptions of the episodes, in order, read without decoding anything.
         cameras: Camera names; the first is the default.
         version: A number that changes with the episodes of a store that grows.
     """
@@ -93,7 +93,7 @@ class EpisodeStore:
         """Return a vector of all steps of all episodes, end to end; joined once and kept.
 
         Raises:
-            BadInputError: When an episode has no such vector, or one of other dimensions than episode 0.
+            BadInputError: When an episode lacks the vector, or its dimensions differ from those of episode 0.
         """
         if source not in self._columns:
             parts = [getattr(self, source)(episode) for episode in range(len(self.episodes))]

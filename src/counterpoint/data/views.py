@@ -74,7 +74,7 @@ class SubsetStore(StoreView):
 
     Args:
         store: The whole; an attribute `whole`.
-        indices: Its episodes in the order wanted.
+        indices: Episodes of the store, in the order wanted.
     """
 
     def __init__(self, store: EpisodeStore, indices: Sequence[int]) -> None:
@@ -105,7 +105,7 @@ class StateStore(StoreView):
         sources: Source -> its numbers.
 
     Raises:
-        BadInputError: When an episode has no such source.
+        BadInputError: When an episode lacks one of the sources.
     """
 
     def __init__(self, store: EpisodeStore, sources: Sequence[str]) -> None:
@@ -169,12 +169,12 @@ class MultiTaskStore(StoreView):
     """Episodes of several domains, one after the other; actions are padded with zeros to the widest domain's.
 
     Args:
-        stores: One a domain; frames of one size, and a common camera.
+        stores: The domains' stores. Their frames have one size, and they share at least one camera.
         names: The domains' names, all different.
 
     Attributes:
         domains: int64 [E], the domain of each episode.
-        action_dims: Each domain's own number of action dimensions; 0 where it has no actions.
+        action_dims: The number of action dimensions of each domain; 0 for a domain without actions.
 
     Raises:
         BadInputError: When names do not fit, frame sizes differ, no camera is common, or action dimensions differ

@@ -34,9 +34,9 @@ class Calibration(FrozenConfig):
             or `goal`, else the reward itself.
         progress: Progress at the knots, never decreasing, in [0, 1].
         success: Least progress that counts as success.
-        success_from: Its source: the best F1 on validation episodes with enough failures, or, uncalibrated,
+        success_from: Source of `success`: the best F1 on validation episodes with enough failures, or, uncalibrated,
             the quantile `success_quantile` of the final progress of successes.
-        success_quantile: That quantile.
+        success_quantile: The quantile that `success_from` mentions.
         centre: Mean embedding of training frames.
         scale: Deviation of each of its D numbers.
         distance: Distance (root mean square of the deviations) above which a frame is unlike the training data.
@@ -45,8 +45,8 @@ class Calibration(FrozenConfig):
         episodes: Number of training episodes in the regression.
         measured_episodes: Number of successful episodes behind the errors.
         error: Mean absolute error of progress.
-        error_of_a_ramp: That of a clock that reaches 1 at the mean length of the training episodes.
-        error_of_a_constant: That of the constant 0.5.
+        error_of_a_ramp: The error of a clock that reaches 1 at the mean length of the training episodes.
+        error_of_a_constant: The error of the constant 0.5.
     """
 
     form: RewardForm
@@ -111,7 +111,7 @@ def isotonic(
 def best_f1(scores: Float[Array, " N"], success: Bool[NDArray[np.bool_], " N"]) -> tuple[float, float]:
     """Return the threshold with the greatest F1 of `scores >= threshold` against success, and that F1.
 
-    The threshold lies midway between two scores; of several, the greatest is taken.
+    Thresholds are midpoints of neighbouring scores; ties take the greatest.
 
     Raises:
         BadInputError: No success, or no failure.

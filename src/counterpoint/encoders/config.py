@@ -99,7 +99,7 @@ class EncoderConfig(FrozenConfig):
     @classmethod
     def _known(cls, image: str) -> str:
         if image not in IMAGE_TOWERS:
-            raise ValueError(f"one of {', '.join(IMAGE_TOWERS)}; {suggestion(image, list(IMAGE_TOWERS))}".rstrip("; "))
+            raise ValueError(f"one of {', '.join(IMAGE_TOWERS)}; {suggestion(image, IMAGE_TOWERS)}".rstrip("; "))
         return image
 
     @model_validator(mode="after")

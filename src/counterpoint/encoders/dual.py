@@ -125,7 +125,7 @@ class ImageTower:
         embed_dim: D.
         image_size: S.
         mean: Channel means of pixels in [0, 1].
-        std: Their deviations.
+        std: Channel deviations of these pixels.
         fit: The way in which frames become squares; see `EncoderConfig`.
         short_side: Length in pixels of the shorter side before a crop; S by default.
         resample: Interpolation.
@@ -261,10 +261,10 @@ def _no_progress_bar() -> Iterator[None]:
 class StateMap(nn.Module):
     """A linear map of the robot's state, each number with mean 0 and deviation 1 over the training episodes.
 
-    Added to an image's embedding it is what a linear head on features and state, end to end, computes.
+    The sum of this map and an image's linear head equals one linear head on features and state together.
 
     Args:
-        statistics: Those of the training episodes; they are part of the configuration, not of the weights.
+        statistics: Statistics of the states in the training episodes; part of the configuration, not of the weights.
         embed_dim: D.
     """
 

@@ -36,7 +36,7 @@ def features_of(
     An interrupted call continues with the episode it was at. Augmented rows have one crop an episode and row.
 
     Args:
-        encoder: Its backbone's digest is part of the store's key.
+        encoder: The encoder; its backbone's digest is part of the store's key.
         store: Episodes; the first camera is read, as recorded.
         rows: Rows a frame: the plain one, then augmented ones.
         transforms: Random changes of the augmented rows: `frames.crop`, `frames.jitter`.

@@ -44,6 +44,15 @@ KINDS = LazyTable(
 )
 """Kind of a saved model -> its class, whose `from_pretrained` reads the folder."""
 
+MAKERS = {
+    "dual_encoder": "`counterpoint train decisionnce_t-demo`, or another recipe of kind clips, trains one",
+    "observation_encoder": "`counterpoint train premier_taco-metaworld`, or another of kind transitions, trains one",
+    "cloned_policy": "`counterpoint train cloning` trains one",
+    "diffusion_policy": "`counterpoint train diff_c-robosuite`, or another recipe of kind imitation, trains one",
+    "agent": "`counterpoint train td_infonce`, or another agent, trains one",
+}
+"""Kind of a saved model -> the command that makes one, for hints."""
+
 Config = TypeVar("Config", bound=FrozenConfig)
 Module = TypeVar("Module", bound=nn.Module)
 Value = TypeVar("Value")
@@ -59,8 +68,8 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: When nothing is saved there, a file is damaged or of an unknown kind, another version wrote it,
-            or there is no such device.
+        BadInputError: If nothing is saved there, a file is damaged, the kind is unknown, another version wrote the
+            model, or the device is absent.
     """
     kind: type[Any] = KINDS[saved_kind(path_or_hub_id, **hub)]
     return kind.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
@@ -68,12 +77,12 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
 
 def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
     """Return the kind of the model saved there, one of `KINDS`."""
-    return _read_config(_files(path_or_hub_id, (CONFIG, DIGESTS), **hub))[0]
+    return _read_config(_fetched(path_or_hub_id, (CONFIG, DIGESTS), **hub))[0]
 
 
 def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> dict[str, str]:
     """Return name -> digest of the configuration and all weights saved there."""
-    return digests_of(_files(path_or_hub_id, (CONFIG, DIGESTS), **hub)[DIGESTS].parent)
+    return digests_of(_fetched(path_or_hub_id, (CONFIG, DIGESTS), **hub))
 
 
 @dataclass(frozen=True)
@@ -106,18 +115,19 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
     """Read a folder of one kind for a device; device and digests are checked first.
 
     Raises:
-        BadInputError: When there is no such device, a file is missing or damaged, or the model is of another kind.
+        BadInputError: If the device is absent, a file is missing or damaged, or the model is of another kind.
     """
     usable_device(map_location)
-    files = _files(path_or_hub_id, (CONFIG, DIGESTS, WEIGHTS), **hub)
-    found, config = _read_config(files)
+    folder = _fetched(path_or_hub_id, (CONFIG, DIGESTS, WEIGHTS), **hub)
+    found, config = _read_config(folder)
     code = None if Path(path_or_hub_id).expanduser().exists() else _code_in(config)
     hint = "look at what it names, then download the folder and load it by its path"
     expected = "a model of the Hub that names no code"
     require(code is None, path_or_hub_id, f"a model that runs {code!r} of an installed package", expected, hint)
-    require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), "load any kind with counterpoint.load")
-    _check(files[WEIGHTS])
-    return ModelFiles(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
+    hint = f"{MAKERS[kind]}; `counterpoint.load` reads a model of any kind"
+    require(found == kind, folder / CONFIG, f"kind {found!r}", repr(kind), hint)
+    weights = check_part(folder, WEIGHTS, _HINT)
+    return ModelFiles(folder / CONFIG, config, read_weights(weights), weights)
 
 
 def _code_in(config: Any) -> str | None:
@@ -138,7 +148,7 @@ def further_weights(path_or_hub_id: str | Path, name: str, **hub: Any) -> tuple[
     file = f"{name}.safetensors"
     if file not in saved_digests(path_or_hub_id, **hub):
         return None
-    path = _check(_files(path_or_hub_id, (CONFIG, DIGESTS, file), **hub)[file])
+    path = check_part(_fetched(path_or_hub_id, (CONFIG, DIGESTS, file), **hub), file, _HINT)
     return path, read_weights(path)
 
 
@@ -171,7 +181,7 @@ def write_model(
     return folder
 
 
-def _files(
+def _fetched(
     source: str | Path,
     names: tuple[str, ...],
     *,
@@ -180,7 +190,8 @@ def _files(
     cache_dir: str | Path | None = None,
     force_download: bool = False,
     local_files_only: bool = False,
-) -> dict[str, Path]:
+) -> Path:
+    """Return the folder of a saved model in which these files are; of the Hub, they are downloaded."""
     folder = Path(source).expanduser()
     name, _, pinned = str(source).partition("@")
     hub_id = _HUB_ID.fullmatch(name) is not None
@@ -188,41 +199,37 @@ def _files(
         folder = folder / "model" if (folder / "model").is_dir() else folder
         hint = "check the path; a run writes model/ when it ends"
         if hub_id:
-            hint += f". For a model of the Hub, work where there is no folder {folder.parent.name}"
+            hint += f". For a model of the Hub, run the command in a folder that has no {folder.parent.name}/ in it"
         for file in (folder / name for name in names):
             if file.name == DIGESTS and not file.is_file():
                 _refuse_another_version(folder / CONFIG)
             require(file.is_file(), file, "no such file", "a saved model, or a run that holds one", hint)
-        return {name: folder / name for name in names}
+        return folder
     options: dict[str, Any] = {"revision": revision or pinned or None, "token": token, "cache_dir": cache_dir}
     options |= {"force_download": force_download, "local_files_only": local_files_only}
-    found_at: dict[str, Path] = {}
+    commit: Path | None = None
     try:
-        for wanted in names:
-            found_at[wanted] = Path(str(hf_hub_download(name, wanted, **options)))
+        for file_name in names:
+            commit = Path(str(hf_hub_download(name, file_name, **options))).parent
     except _HUB_ERRORS as error:
-        if isinstance(error, EntryNotFoundError) and CONFIG in found_at:
-            _refuse_another_version(found_at[CONFIG])
+        if isinstance(error, EntryNotFoundError) and commit is not None:
+            _refuse_another_version(commit / CONFIG)
         found = f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})"
         hint = "check the path or the id, and that the Hub can be reached; offline, runs, saved folders and ids that "
         hint += "were downloaded before work"
         raise BadInputError(source, found, "a saved model, a run, or a Hub id", hint) from error
-    commit = found_at[names[0]].parent
+    assert commit is not None
     if commit.parent.name == "snapshots":  # as the Hub's cache is laid out
         note_download(name, commit.name)
-    return found_at
+    return commit
 
 
-def _read_config(files: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
-    _check(files[CONFIG])
-    _refuse_another_version(files[CONFIG])
-    kind, config = _json(files[CONFIG], lambda tree: (tree["kind"], dict(tree["config"])), "model's configuration")
-    require(kind in KINDS, files[CONFIG], f"kind {kind!r}", f"one of {', '.join(KINDS)}", "save the model again")
+def _read_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    file = check_part(folder, CONFIG, _HINT)
+    _refuse_another_version(file)
+    kind, config = _json(file, lambda tree: (tree["kind"], dict(tree["config"])), "model's configuration")
+    require(kind in KINDS, file, f"kind {kind!r}", f"one of {', '.join(KINDS)}", "save the model again")
     return kind, config
-
-
-def _check(file: Path) -> Path:
-    return check_part(file.parent, file.name, _HINT)
 
 
 def _refuse_another_version(config: Path) -> None:
@@ -384,12 +391,12 @@ def push(
     hint = "name both, such as you/drawer-encoder"
     require(_HUB_ID.fullmatch(repo_id), "repo id", repr(repo_id), "OWNER/MODEL", hint)
     require(Path(source).exists(), source, "no such folder", "a run, or a saved model", "check the path")
-    files = _files(source, (CONFIG, DIGESTS, WEIGHTS))
-    kind, _ = _read_config(files)
-    for name in saved_digests(source):
-        check_part(files[CONFIG].parent, name, _HINT)
+    saved = _fetched(source, (CONFIG, DIGESTS, WEIGHTS))
+    kind, _ = _read_config(saved)
+    for name in digests_of(saved):
+        check_part(saved, name, _HINT)
     with TemporaryDirectory() as place:
-        folder = shutil.copytree(files[CONFIG].parent, Path(place) / "model")
+        folder = shutil.copytree(saved, Path(place) / "model")
         readme = folder / README
         card = ModelCard(readme.read_text(encoding="utf-8") if readme.exists() else f"# Counterpoint {kind}\n")
         card.text = card.text.replace(_ANY_ID, repo_id)
@@ -490,7 +497,7 @@ class HubEncoder(nn.Module, SavedModel):
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
-            BadInputError: When nothing is there, a file is damaged (the message names it), or there is no such device.
+            BadInputError: If nothing is saved there, a file is damaged (the message names it), or the device is absent.
             MissingExtraError: When the library behind a tower is not installed.
         """
         saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)

@@ -25,7 +25,7 @@ from counterpoint.encoders.observation_networks import (
 )
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.encoders.weights import MINILM
-from counterpoint.errors import require
+from counterpoint.errors import relocated, require
 
 ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained", "vit", "dual", "none"]
 
@@ -241,7 +241,7 @@ class ObservationEncoder(HubEncoder):
                 B, and each belongs to N / B observations in a row.
 
         Returns:
-            One row an observation, cameras side by side: `.unflatten(1, (C, -1))` separates them.
+            The embedding of each observation, cameras side by side: `.unflatten(1, (C, -1))` separates them.
 
         Raises:
             BadInputError: When frames have another size, stack or dtype, or an instruction is missing or superfluous.
@@ -311,7 +311,8 @@ def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
             start, own = config.checkpoint, config.dual
             expected, hint = "a folder or Hub id of a reward model or dual encoder", "set encoder.checkpoint"
             require(start is not None or own is not None, "encoder of kind 'dual'", "no checkpoint", expected, hint)
-            dual = DualEncoder.from_pretrained(start) if start is not None else DualEncoder.rebuilt(cast(Any, own))
+            with relocated("--encoder.checkpoint, "):
+                dual = DualEncoder.from_pretrained(start) if start is not None else DualEncoder.rebuilt(cast(Any, own))
             body = InstructedImages(dual, stack=config.stack)
         else:
             from counterpoint.encoders.pretrained import PretrainedEncoder  # not before a model of the zoo is built

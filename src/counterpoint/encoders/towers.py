@@ -92,7 +92,7 @@ def build_module(config: EncoderConfig, network: nn.Module | None = None) -> Ima
     """Return the tower of a user's own network, by default for 224 px, ImageNet's normalisation and 256 dimensions.
 
     Args:
-        config: Its `image_model` names the function that makes the network, where none is given.
+        config: The configuration; its `image_model` names the function that makes the network if none is given.
         network: The network.
 
     Raises:
@@ -127,9 +127,9 @@ class Packaged:
     Attributes:
         package: The package.
         file: Path of the weights inside it.
-        sha256: Their digest.
+        sha256: Digest of the weights.
         mean: Channel means of pixels in [0, 1] that the network was trained with.
-        std: Their deviations.
+        std: Channel deviations of these pixels.
     """
 
     package: str

@@ -62,7 +62,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         look: Set it to False where no policy reads the next images: `reset` and `step` then return zeros for them.
 
     Raises:
-        BadInputError: When a suite has no such task or camera, or an option cannot be had.
+        BadInputError: If the task, camera or option does not exist in the suite.
         MissingExtraError: When the suite's simulator is not installed.
     """
 
@@ -209,8 +209,8 @@ class MujocoEnv(CameraEnv):
     def describe_rendering(self) -> dict[str, Any]:
         """Return all that decides pixels, beside the scene: settings, poses in the cameras' bodies, device, a canary.
 
-        The canary is the SHA-256 of one image of one fixed scene. Where it differs between two machines or versions,
-        so do pixels.
+        The canary is the SHA-256 of one image of one fixed scene. Two machines or versions with different canaries
+        render different pixels.
         """
         model, parts = self._scene()[0], {"position": "pos", "quaternion": "quat"}
         views = {camera: model.camera(camera) for camera in self.cameras}

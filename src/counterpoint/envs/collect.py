@@ -306,7 +306,7 @@ def collect(job: Collection) -> Path:
 
 
 def _smaller(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a data set keeps of its collection if it is the one to record, but with fewer episodes."""
+    """Return the notes of a data set of the same settings with fewer episodes; `None` for anything else."""
     about = collected_about(out)
     if about is None or "config" not in about["collect"]:
         return None
@@ -323,7 +323,7 @@ class _Extension(Staging):
     Args:
         out: The smaller data set, of LeRobot.
         job: The larger data set.
-        about: What the smaller one keeps of its collection.
+        about: The smaller data set's notes, as `collected_about` returns them.
     """
 
     def __init__(self, out: Path, job: Collection, about: Mapping[str, Any]) -> None:

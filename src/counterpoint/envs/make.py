@@ -51,7 +51,7 @@ def make_env(
         steps: Length of an episode: control steps on Meta-World, actions on the other suites; the suite's by default.
 
     Raises:
-        BadInputError: The suite, task or camera is unknown, or the suite does not support `repeat` or `steps`.
+        BadInputError: If the suite, task or camera is unknown, or the suite does not support `repeat` or `steps`.
         MissingExtraError: When the simulator is not installed.
     """
     path, _, named = name.partition("@")

@@ -211,7 +211,7 @@ class Staging:
         return dict(json.loads(read_part(self._at(place), _ABOUT, _HINT)))
 
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
-        """Return an episode's arrays by name; none where there is no such file."""
+        """Return an episode's arrays by name; an episode without the file has none."""
         folder = self._at(place)
         if name != _ARRAYS and name not in digests_of(folder):
             return {}

@@ -124,7 +124,7 @@ class FastRenderer:
         hidden: Groups of geoms that are not rendered, beside those that MuJoCo hides.
 
     Raises:
-        BadInputError: When no graphics context can be had.
+        BadInputError: If no OpenGL context can be created.
     """
 
     def __init__(self, model: Any, data: Any, size: int, *, hidden: Sequence[int] = ()) -> None:

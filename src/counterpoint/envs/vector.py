@@ -84,7 +84,7 @@ class VectorEnv:
         """Begin an episode in each of these rows; `receive` returns their first observations, always rendered.
 
         Raises:
-            Exception: Whatever building an environment in this process raises.
+            Exception: Any error raised while an environment is built in this process.
         """
         for row, seed in zip(rows, seeds, strict=True):
             built = row in self._rows

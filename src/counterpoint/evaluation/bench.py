@@ -97,7 +97,7 @@ def ask(
         rewards: The rewards.
         store: Episodes, each under one of the instructions.
         instructions: The L candidates.
-        cameras: The view, by default the store's first; of several, rewards are the mean of theirs.
+        cameras: The view, by default the store's first; with several, rewards are the mean over the views.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of the shuffles and segments.
         thorough: Number of rewards, the first ones, that are asked about segments and paraphrases too.
@@ -217,7 +217,7 @@ def _cuts(curves: Curves, steps: Indices, instruction: str) -> Array:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Mean segment scores: DecisionNCE's Figure 6.
+    """Mean scores of whole videos or segments: DecisionNCE's Figure 6.
 
     Attributes:
         name: The kind of segments.

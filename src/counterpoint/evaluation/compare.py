@@ -74,7 +74,7 @@ def compare_command(
         out: The folder to write.
         split: Name of the split; by default `test`, or `val` where there is no `test`.
         cameras: The views; by default those that the runs were trained on, where they agree, else the first.
-        max_videos: Greatest number of videos; of more, a sample is taken.
+        max_videos: Greatest number of videos; a sample is taken of a larger set.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.
@@ -189,8 +189,9 @@ def _features(
     found: dict[str, EpisodeStore] = {}
     for reward, config in runs:
         encoder = reward.model.encoder
-        frozen = isinstance(encoder, DualEncoder) and encoder.config.freeze_image
-        if frozen and len(cameras) == 1 and trains_on(config, data):
+        if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
+            continue
+        if len(cameras) == 1 and trains_on(config, data):
             whole = store.whole if cameras == store.cameras[:1] else OneCameraStore(store.whole, cameras[0])
             kept = features_of(encoder, whole, root=config["data"].get("cache"))
             found[encoder.backbone_digest] = SubsetStore(kept, store.indices)
@@ -226,7 +227,7 @@ def page_values(comparison: Comparison) -> dict[str, Any]:
         "recorded": RECORDED,
         "differences": [d for d in comparison.differences if d.of == first.name],
         "heatmaps": [
-            shown(heatmap, row.name if heatmap is row.heatmaps[0] else f"{row.name}, {heatmap.name}")
+            shown(heatmap, f"{row.name}, {heatmap.name}" if len(row.heatmaps) > 1 else row.name)
             for row in rows
             if not row.control
             for heatmap in row.heatmaps

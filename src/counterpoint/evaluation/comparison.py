@@ -74,8 +74,8 @@ class Comparison:
     Attributes:
         videos: Number of videos.
         successes: Number of those that succeed or say nothing about it.
-        failures: Where failures come from.
-        threshold: Where the thresholds of F1 come from.
+        failures: Source of the failures.
+        threshold: Source of the thresholds of F1.
         instructions: The candidates.
         chance: Name -> the level that a worthless reward reaches.
         fingerprint: Content of the data.
@@ -140,7 +140,7 @@ def compare(
         instructions: Further candidates, beside those of the episodes.
         paraphrases: Instruction -> paraphrases that training did not see, of every candidate.
         segments: True to measure the rewards on random and short segments of every video too.
-        cameras: The view, by default the store's first; of several, rewards are the mean of theirs.
+        cameras: The view, by default the store's first; with several, rewards are the mean over the views.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of shuffles, segments, random weights and resamples.
         scenes: Further controls, which look at one frame: `counterpoint.evaluation.scenes.scene_rewards`.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +32,7 @@ class EmbeddedVideos:
     """Raw embeddings of V videos and L instructions.
 
     Attributes:
-        videos: One [T, D] a video, in the order of time; of several cameras [T, C, D].
+        videos: Embeddings of each video, [T, D], in the order of time; with several cameras [T, C, D].
         steps: One [T] a video: the episode's step of each row.
         own: Column of each video's instruction.
         instructions: L texts.
@@ -74,7 +74,7 @@ def embed_store(
         store: Held-out episodes, each of at least two steps and with an instruction; frames, or features of the
             encoder's frozen backbone.
         instructions: The L candidates; by default the store's own, in order of appearance.
-        cameras: The view, by default the store's first; of several, scores are the mean (late fusion).
+        cameras: The view, by default the store's first; with several, scores are the mean over the views (late fusion).
         max_frames: Greatest number of frames of an episode, evenly spread.
         batch_size: Frames encoded at once.
 
@@ -166,14 +166,14 @@ def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str
     }
 
 
-def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> Mapping[str, Estimate]:
+def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> dict[str, Estimate]:
     """Return DecisionNCE's Table 2 over all pairs of videos, and beside it last frames and frames from anywhere.
 
     The language mean is over the videos' instructions, as annotations are averaged in the paper.
     """
     rng = sample_rng(seed, 0, "table 2")
     anywhere = [int(rng.integers(len(video))) for video in embedded.videos]
-    frames = {"first": 0, "last": -1, "random": np.array(anywhere)}
+    frames: dict[str, int | Indices] = {"first": 0, "last": -1, "random": np.array(anywhere)}
     rows = {name: embedded.frames_at(at) - offset for name, at in frames.items()}
     found = {
         f"{name}_frame_similarity": Drawn(metrics.pairwise_cosine(some, weights), len(some)).estimate()

@@ -50,7 +50,7 @@ def open_unseen(
         configs: The runs' configurations.
         path: The data set.
         split: Name of the split; by default the first of `test`, `val` and `validation`.
-        most: Greatest number of episodes; of more, a sample is taken.
+        most: Greatest number of episodes; a sample is taken of a larger set.
         seed: Random seed of that sample.
 
     Returns:

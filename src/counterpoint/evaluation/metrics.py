@@ -84,7 +84,7 @@ def triples(
     """Return each video's share of other instructions with r_own > r_other; a tie is a miss.
 
     Args:
-        scores: One row a video.
+        scores: Scores, one row a video.
         own: Its instruction.
         allowed: Other instructions that count for each (row: own); all but itself by default.
 
@@ -201,11 +201,11 @@ def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = 
     """Return the share of triples that AcTOL's VLO loss would order (section 4.1).
 
     Triples are frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|; they are in order where
-    |s_i - s_j| < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2; it is even in the
-    sign of s, so a reward that falls scores as well as one that rises. `nan` where there is no such triple.
+    |s_i - s_j| < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2. The share is
+    even in the sign of s, so a reward that falls scores as high as one that rises. `nan` where there is no such triple.
 
     Args:
-        similarity: One a frame.
+        similarity: Similarity of each frame to the instruction.
         times: Time of each frame; its number by default.
     """
     t = np.arange(len(similarity), dtype=np.float64) if times is None else times
@@ -238,7 +238,7 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
     three frames.
 
     Args:
-        embeddings: One a frame.
+        embeddings: Embedding of each frame.
         times: Time of each frame; its number by default.
     """
     t = np.arange(len(embeddings), dtype=np.float64) if times is None else times
@@ -312,7 +312,7 @@ def cross_predicted(
     Ridge regression on standardised inputs, its strength chosen inside the training folds.
 
     Args:
-        inputs: One row a sample.
+        inputs: Inputs, one row a sample.
         targets: One number or vector a sample.
         groups: The group of each sample, such as its video.
         folds: Parts that the groups are divided into, at most.

@@ -26,7 +26,7 @@ from counterpoint.encoders.weights import digest_of
 from counterpoint.envs.kitchen.dynamics import KitchenDynamics
 from counterpoint.envs.kitchen.env import KitchenEnv
 from counterpoint.envs.make import make_env
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require, suggestion
 from counterpoint.evaluation.rollout import episode_seed, with_interval
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.files import write_atomically
@@ -115,6 +115,9 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
 
     The same call again continues an interrupted one.
 
+    Time on two cores: 410 actions are simulated a second, so that an episode of the default settings takes about a
+    minute. Disk: some kilobytes an episode.
+
     Args:
         config: The settings.
         out: File of the result, written after every episode.
@@ -155,6 +158,9 @@ def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Calla
     if config.reward in WITHOUT_MODEL:
         make_reward: Callable[..., Reward] = WITHOUT_MODEL[config.reward]
     else:
+        if not Path(config.reward).exists() and (hint := suggestion(config.reward, WITHOUT_MODEL)):
+            expected = f"{', '.join(WITHOUT_MODEL)}, a run, a folder of saved weights or a Hub id"
+            raise BadInputError("--reward", repr(config.reward), expected, hint)
         model = RewardModel.from_pretrained(config.reward, device=device)
         model.check_form(_form(model), instructed=True)
         make_reward = partial(language_reward, model=model)
@@ -162,7 +168,7 @@ def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Calla
         identity["weights"] = digest_of(nn.ModuleList(cast(list[nn.Module], parts)))
     env = make_env(config.env, size=config.size)
     hint = "its dynamics are the only ones that plans are rolled out in here; `counterpoint.planning` takes any"
-    require(isinstance(env, KitchenEnv), "--env", config.env, "kitchen/TASK", hint)
+    require(isinstance(env, KitchenEnv), f"task {config.env!r}", "a task of another simulator", "kitchen/TASK", hint)
     assert isinstance(env, KitchenEnv)
     most = f"the episode's {env.horizon} actions"
     require(config.horizon <= env.horizon, "--horizon", config.horizon, f"at most {most}", "look less far ahead")

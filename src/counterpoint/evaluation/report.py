@@ -80,6 +80,9 @@ def write_report(
 
     The run's verdict is printed, and the main numbers are written into the card of its model.
 
+    Time on two cores: one pass over at most 200 videos, of 2,400 frames a second with the demo's encoder and 72 with
+    EfficientNet-Lite0, and some seconds for intervals. Disk: about three megabytes.
+
     Args:
         run: The run's folder.
         data: Episodes to report on; by default the run's own data.

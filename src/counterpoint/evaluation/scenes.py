@@ -82,7 +82,7 @@ def scene_rewards(
 
     Args:
         reward: The run's reward.
-        config: The run's configuration; of several cameras the first is read.
+        config: The run's configuration; the first of its cameras is read.
         instructions: The candidates; those that no training episode carries out have no chance.
         seed: Random seed of the sample of `SCENES` training episodes.
     """

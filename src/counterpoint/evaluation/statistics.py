@@ -1,7 +1,7 @@
 """Numbers with 95 % intervals: means, shares, and handfuls of training seeds.
 
-Bootstraps resample whole videos, since frames of one video are not independent, and within each instruction where
-instructions differ in difficulty. Intervals of shares stay within [0, 1].
+Bootstraps resample whole videos, since frames of one video are not independent, and their tasks. Intervals of shares
+stay within [0, 1].
 """
 
 from __future__ import annotations
@@ -50,33 +50,6 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] (n={self.n})"
 
 
-def mean_percentile(values: Float[Array, " N"], strata: Sequence[Hashable] | None = None, *, seed: int = 0) -> Estimate:
-    """Return the mean with a percentile bootstrap interval, resampled within strata (instructions) where given.
-
-    A stratum of one value cannot vary by itself: such strata are resampled together, and a lone one with the
-    smallest other stratum.
-    """
-    groups, count = _strata(_checked(values), strata), len(values)
-    if count == 1:
-        return Estimate(float(values[0]), nan, nan, 1, "none: one video")
-    method = "percentile bootstrap over videos" + (" within instructions" if len(groups) > 1 else "")
-    low, high = _bootstrap(
-        groups, lambda *parts, axis: sum(p.sum(axis=axis) for p in parts) / count, "percentile", seed
-    )
-    return Estimate(float(np.mean(values)), low, high, count, method)
-
-
-def mean_where_defined(
-    values: Float[Array, " N"], strata: Sequence[Hashable] | None = None, *, seed: int = 0
-) -> Estimate:
-    """Return `mean_percentile` of the videos on which a number is defined, that is, not `nan`."""
-    defined = np.isfinite(values)
-    if not defined.any():
-        return Estimate(nan, nan, nan, 0, "none: not defined on any video")
-    kept = None if strata is None else [label for label, keep in zip(strata, defined, strict=True) if keep]
-    return mean_percentile(values[defined], kept, seed=seed)
-
-
 def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
     """Return the mean with a bias-corrected and accelerated bootstrap interval (Efron, 1987): for skewed values."""
     checked = _checked(values)
@@ -85,7 +58,10 @@ def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
         return Estimate(value, nan, nan, 1, "none: one value")
     if np.ptp(checked) == 0.0:  # BCa's acceleration is 0/0 there, and every resample has the same mean
         return Estimate(value, value, value, count, "BCa bootstrap")
-    return Estimate(value, *_bootstrap([checked], np.mean, "BCa", seed), count, "BCa bootstrap")
+    rng, settings = np.random.default_rng(seed), {"method": "BCa", "confidence_level": LEVEL, "n_resamples": 2000}
+    bootstrap = import_extra("scipy.stats", "report").bootstrap
+    found = bootstrap([checked], np.mean, rng=rng, vectorized=True, **settings).confidence_interval
+    return Estimate(value, float(found.low), float(found.high), count, "BCa bootstrap")
 
 
 def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 1000) -> list[NDArray[np.int64]]:
@@ -194,23 +170,3 @@ def _checked(values: Array) -> Array:
     found, expected = f"shape {array.shape}, finite {finite}", "one finite number a video, at least one"
     require(array.ndim == 1 and len(array) and finite, "values", found, expected, "drop what is not defined")
     return array
-
-
-def _strata(values: Array, labels: Sequence[Hashable] | None) -> list[Array]:
-    if labels is None:
-        return [values]
-    members: dict[Hashable, list[float]] = {}
-    for value, label in zip(values, labels, strict=True):
-        members.setdefault(label, []).append(float(value))
-    groups = [np.array(group) for group in members.values() if len(group) > 1]
-    single = np.array([group[0] for group in members.values() if len(group) == 1])
-    if len(single) == 1 and groups:
-        groups.sort(key=len)
-        return [np.append(groups[0], single), *groups[1:]]
-    return [*groups, single] if len(single) else groups
-
-
-def _bootstrap(groups: list[Array], statistic: Any, method: str, seed: int) -> tuple[float, float]:
-    rng, settings = np.random.default_rng(seed), {"method": method, "confidence_level": LEVEL, "n_resamples": 2000}
-    found = import_extra("scipy.stats", "report").bootstrap(groups, statistic, rng=rng, vectorized=True, **settings)
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)

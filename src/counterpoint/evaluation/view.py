@@ -77,6 +77,9 @@ def view(
 
     The page is served until it is interrupted.
 
+    Time on two cores: some seconds to start, then a second or two for a video of some hundred frames with the demo's
+    encoder. Disk: nothing that stays.
+
     Args:
         targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; without a data set, those that
             the runs were trained on.

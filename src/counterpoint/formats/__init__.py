@@ -53,7 +53,11 @@ def recognise(path: str | Path) -> Format:
             return kind  # type: ignore[no-any-return]
     raise BadInputError(
         path,
-        "a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
+        "a folder without a data set of a known format"
+        if path.is_dir()
+        else "a file"
+        if path.exists()
+        else "nothing there",
         f"one of: {'; '.join(kind.files for kind in FORMATS.values())}",
         "check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )

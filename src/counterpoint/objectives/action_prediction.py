@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation_networks import drq_weights
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
 
@@ -84,8 +84,9 @@ def _mean(errors: Tensor, counted: Tensor) -> Tensor:
 
 
 def _difference(predicted: Tensor, actions: Tensor) -> Tensor:
-    ok, expected = predicted.shape == actions.shape, f"{tuple(actions.shape)}"
-    require(ok, "predicted", shapes(predicted), expected, "predict every action, padding included")
+    if predicted.shape != actions.shape:
+        expected, hint = f"{tuple(actions.shape)}", "predict every action, padding included"
+        raise BadInputError("predicted", shapes(predicted), expected, hint)
     return predicted - actions
 
 
@@ -93,8 +94,9 @@ def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:
     """Return True at the entries of `actions` that are compared."""
     B, *steps, A = actions.shape
     scored = mask.new_ones(B, *steps) if scored is None else scored
-    ok, expected = mask.shape == (B, A) and scored.shape == (B, *steps), f"{(B, A)} and {(B, *steps)}"
-    require(ok, "mask, scored", shapes(mask, scored), expected, "pass `action_mask` of the actions' batch")
+    if mask.shape != (B, A) or scored.shape != (B, *steps):
+        expected, hint = f"{(B, A)} and {(B, *steps)}", "pass `action_mask` of the actions' batch"
+        raise BadInputError("mask, scored", shapes(mask, scored), expected, hint)
     return mask.bool().reshape(B, *(1 for _ in steps), A) & scored[..., None]
 
 

@@ -47,7 +47,6 @@ from torch.nn import functional
 from counterpoint.data.augment import Noise
 from counterpoint.data.draws import SortedFrames
 from counterpoint.data.spec import Spec
-from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,
@@ -56,7 +55,7 @@ from counterpoint.objectives.base import (
     LossOutput,
     check_clips,
     in_full_precision,
-    shapes,
+    require_shapes,
 )
 
 BridgeForm = Literal["variance", "log_variance", "variance_as_trained", "log_variance_as_trained"]
@@ -116,7 +115,7 @@ def neighbours(times: Shaped[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None =
     """Sort the frames around each anchor by |n(i) - n(k)|; `valid` is False at padding."""
     valid = torch.ones_like(times, dtype=torch.bool) if valid is None else valid
     ok, hint = times.ndim == 2 and times.shape == valid.shape, "pass one frame number and one flag a frame"
-    require(ok, "times, valid", shapes(times, valid), "[B, T] each", hint)
+    require_shapes(ok, "times, valid", (times, valid), "[B, T] each", hint)
     T = times.shape[1]
     apart = ~torch.eye(T, dtype=torch.bool, device=times.device) & valid[:, :, None] & valid[:, None, :]
     gap = times[:, None, :] - times[:, :, None]
@@ -206,7 +205,7 @@ def directed_vlo_loss(
 
         R(i, j) = -sign(n(j) - n(i)) (S(v_j, l) - S(v_i, l)) / temperature
 
-    Where similarity rises with time this is `vlo_loss` exactly; where it falls, it is greater. L* bounds it too, since
+    If similarity rises with time this is `vlo_loss` exactly; if it falls, it is greater. L* bounds it too, since
     that bound holds for any R. Being linear in S, it has a gradient even where all frames look alike. At equal times R
     is that of `vlo_loss`, whose arguments and errors it shares.
     """
@@ -260,7 +259,7 @@ def brownian_bridge_loss(
     B, T, D = frames.shape
     ok = times.shape == valid.shape == (B, T) and interval.shape == (B, 2)
     expected = "times and valid [B, T], interval [B, 2], for frames [B, T, D]"
-    require(ok, "times, valid, interval", shapes(times, valid, interval), expected, "pass one time a frame")
+    require_shapes(ok, "times, valid, interval", (times, valid, interval), expected, "pass one time a frame")
     start, stop = times.gather(1, interval).chunk(2, dim=1)
     # Differences of frame numbers are exact; only they become floating point.
     since, until, length = ((a - b).to(frames.dtype) for a, b in ((times, start), (stop, times), (stop, start)))

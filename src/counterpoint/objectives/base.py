@@ -224,7 +224,7 @@ class ClipObjective(Objective):
 
         Args:
             pick: The rule that picks F steps of an episode.
-            per_instruction: One clip of each distinct instruction an epoch.
+            per_instruction: Draw one clip of each distinct instruction in an epoch.
         """
         spec = Spec.clips(pick, per_instruction=per_instruction, transforms=self.config.augmentation)
         return spec.with_read("state", Read("state", "clip") if getattr(self.encoder, "reads_state", False) else None)
@@ -292,8 +292,8 @@ def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     Raises:
         BadInputError: A matrix that is not square.
     """
-    if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
-        raise BadInputError("logits", shapes(logits), "[B, B]", "score every row's query with every row's key")
+    good = logits.ndim == 2 and logits.shape[0] == logits.shape[1]
+    require_shapes(good, "logits", (logits,), "[B, B]", "score every row's query with every row's key")
     return logits.logsumexp(1).mean() - logits.diagonal().mean()
 
 
@@ -422,6 +422,12 @@ def other_rows(order: Shaped[Tensor, " B"], count: int, labels: Int[Tensor, " B"
 def shapes(*tensors: Tensor) -> str:
     """Describe tensors by their shapes, for an error."""
     return f"shape{'s' if len(tensors) > 1 else ''} {', '.join(str(tuple(x.shape)) for x in tensors)}"
+
+
+def require_shapes(good: object, where: str, tensors: tuple[Tensor, ...], expected: str, hint: str) -> None:
+    """Raise `BadInputError` with the tensors' shapes unless `good`; the message is put together only then."""
+    if not good:
+        raise BadInputError(where, shapes(*tensors), expected, hint)
 
 
 def check_clips(

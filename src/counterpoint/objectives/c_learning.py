@@ -28,8 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.errors import require
-from counterpoint.objectives.base import in_full_precision, shapes
+from counterpoint.objectives.base import in_full_precision, require_shapes
 from counterpoint.objectives.td_infonce import check_square
 
 
@@ -54,9 +53,9 @@ def c_learning_loss(
         clip: The largest w, before it is normalised.
     """
     ok = next_logits.ndim in (1, 2) and next_logits.shape == future_logits.shape == weight_logits.shape
-    found, expected = shapes(next_logits, future_logits, weight_logits), "[B] each, or [B, 2] of twins"
+    where, expected = "next_logits, future_logits, weight_logits", "[B] each, or [B, 2] of twins"
     hint = "score each situation with its own next state and with one sampled state"
-    require(ok, "next_logits, future_logits, weight_logits", found, expected, hint)
+    require_shapes(ok, where, (next_logits, future_logits, weight_logits), expected, hint)
     w = _weights(weight_logits, weight_logits.ndim == 2, clip, self_normalised)
     return _loss(next_logits, future_logits, w, discount)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.steps import perceptron
 
 SMALLEST_MAP = 8
@@ -106,10 +106,18 @@ class CrosswayDecoder(nn.Module):
             BadInputError: When frames or state are of another shape than the decoders.
         """
         wanted, found = (len(self.images), self.size, self.size, 3), 0 if state is None else state.shape[-1]
-        expected, hint = f"[B, {', '.join(map(str, wanted))}]", "give every camera's frames as the encoder sees them"
-        require(tuple(frames.shape[1:]) == wanted, "frames", f"shape {tuple(frames.shape)}", expected, hint)
-        good, hint = self.state_dim in (0, found), "train with the state, or make the decoder for state_dim=0"
-        require(good, "state", f"{found} numbers" if found else "none", f"{self.state_dim} numbers", hint)
+        if tuple(frames.shape[1:]) != wanted:
+            expected, hint = (
+                f"[B, {', '.join(map(str, wanted))}]",
+                "give every camera's frames as the encoder sees them",
+            )
+            raise BadInputError("frames", f"shape {tuple(frames.shape)}", expected, hint)
+        if self.state_dim not in (0, found):
+            given, hint = (
+                f"{found} numbers" if found else "none",
+                "train with the state, or make the decoder for state_dim=0",
+            )
+            raise BadInputError("state", given, f"{self.state_dim} numbers", hint)
         images, numbers = self.reconstruct(bottleneck)
         seen = frames.movedim(-1, 2).float().div_(127.5).sub_(1)
         errors = (images.float() - seen).square().mean(dim=(0, 2, 3, 4))  # [C]

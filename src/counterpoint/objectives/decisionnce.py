@@ -66,7 +66,7 @@ class DecisionNCEConfig(ClipConfig):
         frames: F; 2 is the method, 5 and 9 are the 4 and 8 steps of Appendix E.2 (-T).
         draw: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
         multi_positive: Clips of one instruction are not each other's negatives.
-        unique_instructions: One clip of each distinct instruction an epoch, as the authors' loader has it.
+        unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
         clip_weight: Weight of CLIP's loss on each of the F frames, which the paper has not: where clips are few, it
             ties frames to the instruction of their scene.
     """

@@ -50,9 +50,9 @@ from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.tokens import TokenTap
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require
 from counterpoint.flags import Listed
-from counterpoint.objectives.base import LossOutput, in_full_precision, unit
+from counterpoint.objectives.base import LossOutput, in_full_precision, require_shapes, unit
 
 LOG_EVERY = 100  # calls between two logs of batches without a qualifying image; reading the count waits for the GPU
 
@@ -101,8 +101,10 @@ def patch_mask(mask: Shaped[Tensor, "*batch H W"], patch: int | tuple[int, int])
     """
     height, width = (patch, patch) if isinstance(patch, int) else patch
     whole = mask.ndim >= 2 and mask.numel() and not mask.shape[-2] % height and not mask.shape[-1] % width
-    expected = f"[..., H, W] of whole patches of {height} by {width} pixels"
-    require(whole, "mask", f"shape {tuple(mask.shape)}", expected, "crop and resize masks like the model's images")
+    if not whole:
+        expected = f"[..., H, W] of whole patches of {height} by {width} pixels"
+        hint = "crop and resize masks like the model's images"
+        raise BadInputError("mask", f"shape {tuple(mask.shape)}", expected, hint)
     if mask.dtype != torch.bool:
         binary = bool(((mask == 0) | (mask == 1)).all())
         hint = "compare with a threshold after resizing: frames > 127, probabilities > 0.5"
@@ -131,7 +133,7 @@ def farthest_point_sampling(
 ) -> Int[Tensor, "B count"]:
     """Sample tokens of each row's mask, each as far from those before it as possible (Algorithm 1; L1 distance).
 
-    Of several farthest tokens the first in the order given is taken.
+    If several tokens are equally far, the first of them is taken.
 
     Args:
         mask: Tokens that may be chosen.
@@ -149,8 +151,9 @@ def farthest_point_sampling(
     """
     _check_mask(mask, count)
     P = mask.shape[1]
-    ok = positions.shape == (P, 2)
-    require(ok, "positions", f"shape {tuple(positions.shape)}", f"[{P}, 2]", "pass grid_positions(height, width)")
+    if positions.shape != (P, 2):
+        hint = "pass grid_positions(height, width)"
+        raise BadInputError("positions", f"shape {tuple(positions.shape)}", f"[{P}, 2]", hint)
     if start is None:
         device = mask.device if generator is None else generator.device
         order = torch.rand(mask.shape, generator=generator, device=device).to(mask.device)
@@ -187,10 +190,12 @@ def random_point_sampling(
 
 
 def _check_mask(mask: Tensor, count: int) -> None:
-    ok = mask.ndim == 2 and mask.dtype == torch.bool
-    require(ok, "mask", f"{mask.dtype} of shape {tuple(mask.shape)}", "bool [B, P]", "pass patch_mask(...)")
+    if mask.ndim != 2 or mask.dtype != torch.bool:
+        found = f"{mask.dtype} of shape {tuple(mask.shape)}"
+        raise BadInputError("mask", found, "bool [B, P]", "pass patch_mask(...)")
     P = mask.shape[1]
-    require(1 <= count <= P, "count", f"{count} of {P} tokens", "1 to P", "lower it, or use smaller patches")
+    if not 1 <= count <= P:
+        raise BadInputError("count", f"{count} of {P} tokens", "1 to P", "lower it, or use smaller patches")
 
 
 @in_full_precision
@@ -204,7 +209,7 @@ def info_nce(
     """Return Eq. 1 with dot products: each positive key against all negative keys, the mean over positives.
 
     Args:
-        query: One for each image.
+        query: The query of each image.
         positive: Keys that should be near the query; they do not compete with each other.
         negative: Keys that should be far from it.
         temperature: Divisor of the products.
@@ -252,14 +257,16 @@ def icon_logits(
     registers), which are ignored. [:, :, 0] is the agent's query, [:, :, 1] the environment's.
     """
     layers = [tokens] if isinstance(tokens, Tensor) and tokens.ndim == 3 else list(tokens)
-    shapes = f"{[tuple(x.shape) for x in (*layers[:1], mask, agent_keys, environment_keys)]}, {len(layers)} layers"
     lead = agent_keys.shape[:-1]
     ok = len(layers) > 0 and mask.dtype == torch.bool and environment_keys.shape[:-1] == lead
     size = (len(mask), prefix + mask.shape[-1])
     ok = ok and all(x.ndim == 3 and x.shape[:2] == size and x.shape == layers[0].shape for x in layers)
     ok = ok and lead in (mask.shape[:1], (len(layers), *mask.shape[:1]))
-    expected = "tokens [n, P, D] or L of them, bool mask [n, P], keys [n, Na] and [n, Ne] or [L, n, ...]"
-    require(ok, "tokens, mask, keys", shapes, expected, "pass the mask of the same images, and keys sampled from it")
+    if not ok:
+        shapes = f"{[tuple(x.shape) for x in (*layers[:1], mask, agent_keys, environment_keys)]}, {len(layers)} layers"
+        expected = "tokens [n, P, D] or L of them, bool mask [n, P], keys [n, Na] and [n, Ne] or [L, n, ...]"
+        hint = "pass the mask of the same images, and keys sampled from it"
+        raise BadInputError("tokens, mask, keys", shapes, expected, hint)
     keys = torch.cat([agent_keys, environment_keys], -1)
     sides = token_shares(mask).expand(*keys.shape[:-1], -1, -1)
     # One product gathers queries and keys, so that the backward pass makes one tensor of the tokens' size.
@@ -309,8 +316,8 @@ def icon_loss(
     Na, Ne = agent_keys.shape[-1], environment_keys.shape[-1]
     losses = icon_image_losses(logits, Na)
     weights = multi_level_weights(len(losses), like=losses) if weights is None else weights
-    shape = f"shape {tuple(weights.shape)}"
-    require(weights.shape == losses.shape[:1], "weights", shape, "one a layer", "pass multi_level_weights(layers)")
+    good, hint = weights.shape == losses.shape[:1], "pass multi_level_weights(layers)"
+    require_shapes(good, "weights", (weights,), "one a layer", hint)
     return _weighted_mean(losses, qualifying(mask, Na, Ne), weights)
 
 
@@ -355,8 +362,8 @@ class ICon(nn.Module):
     def forward(self, masks: Shaped[Tensor, "n H W"], order: Float[Tensor, "n *layers P"] | None = None) -> LossOutput:
         """Return the loss of the images of the model's last forward pass, or passes, the first pass's images first.
 
-        An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. Where no image is
-        left the loss is 0; the number of such batches is logged.
+        An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. If no image
+        of a batch is left, the loss is 0; the number of such batches is logged.
 
         Args:
             masks: The robot's pixels in those images: boolean, or 0 and 1.
@@ -373,10 +380,11 @@ class ICon(nn.Module):
         """
         config, tap = self.config, self.tap
         tokens = tap.take_whole()
-        found = f"shape {tuple(masks.shape)}" if isinstance(masks, Tensor) else type(masks).__name__
         shape = [len(tokens[0]), *tap.image]
-        ok = isinstance(masks, Tensor) and list(masks.shape) == shape
-        require(ok, "masks", found, f"{shape}, one for each image", "crop and resize masks like their images")
+        if not isinstance(masks, Tensor) or list(masks.shape) != shape:
+            found = f"shape {tuple(masks.shape)}" if isinstance(masks, Tensor) else type(masks).__name__
+            hint = "crop and resize masks like their images"
+            raise BadInputError("masks", found, f"{shape}, one for each image", hint)
         self._check_size()
         tokens = tokens[-self._layers :]
         mask = patch_mask(masks.to(tokens[0].device), tap.parts.patch)

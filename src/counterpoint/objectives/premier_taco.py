@@ -44,7 +44,14 @@ from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    contrast_metrics,
+    in_full_precision,
+    require_shapes,
+)
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
 
 
@@ -75,8 +82,8 @@ def premier_taco_window_loss(
         predicted: g.
         positive: h.
         negatives: h~, of N states of the window.
-        valid: False where the episode had no such state; by default it had all. A row without any counts for its
-            positive alone.
+        valid: False for states that lie outside the episode; by default all are valid. A row without valid negatives
+            has the loss of its positive alone.
     """
     right, wrong, valid = _scores(predicted, positive, negatives, valid)
     return (functional.softplus(-right).mean() + _row_mean(functional.softplus(wrong), valid)) / 2
@@ -300,10 +307,10 @@ def _scores(
     """Return g.h, g.h~ and `valid`, all True by default."""
     valid = torch.ones(negatives.shape[:2], dtype=torch.bool, device=negatives.device) if valid is None else valid
     ok = negatives.ndim == 3 and predicted.shape == positive.shape == negatives.shape[::2]
-    found, expected = shapes(predicted, positive, negatives, valid), "[B, D], [B, D], [B, N, D] and [B, N]"
-    hint = "pass one prediction, one future state and N negatives for every row"
     ok = ok and valid.shape == negatives.shape[:2]
-    require(ok, "predicted, positive, negatives, valid", found, expected, hint)
+    where, expected = "predicted, positive, negatives, valid", "[B, D], [B, D], [B, N, D] and [B, N]"
+    hint = "pass one prediction, one future state and N negatives for every row"
+    require_shapes(ok, where, (predicted, positive, negatives, valid), expected, hint)
     return (predicted * positive).sum(1), torch.einsum("bd,bnd->bn", predicted, negatives), valid
 
 

@@ -3,7 +3,7 @@
     L = lambda_1 L_tcn + lambda_2 L_language + lambda_3 mean ||phi||_1 + lambda_4 mean ||phi||_2
 
 Both losses are -log of the positive's share among candidates (Eq. 9 in Appendix A of the DecisionNCE paper).
-Of three frames in order s_0, s_1, s_2, with S = -||.||_2:
+The three frames s_0, s_1, s_2 are in order, and S = -||.||_2:
   - time: S(s_2, s_1) against S(s_2, s_0) and S(s_2, s_2 of other clips); S(s_0, s_1) against S(s_0, s_2) and
     S(s_0, s_0 of other clips); the mean of the two.
   - language: a 5-layer perceptron G(o_0, o, l), where o_0 is of the clip's first fifth, ranks the later frame
@@ -187,7 +187,7 @@ def r3m_language_loss(
 ) -> Float[Tensor, ""]:
     """Return R3M's language contrast; arguments as in `language_candidates`, `epsilon` as in the module's docstring.
 
-    Where `has_text` is False the clip has no instruction: its loss is 0, and it still counts in the mean over B.
+    A clip without an instruction (`has_text` is False) has the loss 0, and still counts in the mean over B.
     """
     rows = _minus_log_share(language_candidates(reward, frames, text, negatives), epsilon)
     return (rows if has_text is None else rows * has_text).mean()

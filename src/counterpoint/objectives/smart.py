@@ -38,9 +38,8 @@ from torch import Tensor, nn
 
 from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
-from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
+from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, require_shapes
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions
 from counterpoint.policies.networks import gpt_weights
 
@@ -51,8 +50,8 @@ class SMARTConfig(TargetConfig):
     Attributes:
         context: L, steps of a sequence.
         layers: Layers of the transformer, normalised first.
-        heads: Its attention heads.
-        width: Width of its tokens.
+        heads: Attention heads of the transformer.
+        width: Width of the transformer's tokens.
         dropout: Share of activations dropped while training.
         mask_actions: Largest share of the actions that is masked.
         mask_observations: Largest share of the observations that is masked.
@@ -182,7 +181,7 @@ def forward_prediction_loss(predicted: Float[Tensor, "B T D"], following: Float[
     """
     hint = "leave out the first observation of the context, which nothing predicts"
     ok = predicted.shape == following.shape
-    require(ok, "predicted, following", shapes(predicted, following), "one shape, [B, T, D]", hint)
+    require_shapes(ok, "predicted, following", (predicted, following), "one shape, [B, T, D]", hint)
     return (predicted - following.detach()).square().mean()
 
 

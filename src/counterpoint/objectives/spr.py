@@ -11,10 +11,10 @@ Schwarzer et al., "Data-Efficient Reinforcement Learning with Self-Predictive Re
 
 Symbols: phi, h, g, q -> `encoder`, `transition`, `project`, `predict`; phibar, gbar -> `target`; J `steps`; tau `ema`.
 
-Where it differs from the papers: their latents are feature maps and h is convolutional; with encoders that end in a
-vector h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is, where theirs is
-scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without, the second's, which pretrains, 0.01.
-There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 means collapse.
+This differs from the papers in three points. Their latents are feature maps and h is convolutional; here encoders end
+in a vector, and h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is; theirs is
+scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without; the second paper, which pretrains, has
+0.01. There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 means collapse.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation_networks import drq_weights
-from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    contrast_metrics,
+    in_full_precision,
+    require_shapes,
+    unit,
+)
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions, perceptron
 
 
@@ -41,7 +48,7 @@ def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) 
     """
     ok = predicted.ndim == 3 and predicted.shape == target.shape
     hint = "pass one prediction and one target for every step ahead"
-    require(ok, "predicted, target", shapes(predicted, target), "one shape [B, J, P]", hint)
+    require_shapes(ok, "predicted, target", (predicted, target), "one shape [B, J, P]", hint)
     return -(unit(predicted) * unit(target)).sum((1, 2)).mean()
 
 

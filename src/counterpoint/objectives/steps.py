@@ -13,7 +13,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import cropped_views, shifted_views
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import (
     Batch,
     Features,
@@ -140,9 +140,9 @@ class TargetObjective(StepObjective):
 
 def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
     """Refuse action sequences of another shape than [B, `steps`, `action_dim`]."""
-    ok = actions.ndim == 3 and actions.shape[1:] == (steps, action_dim)
-    hint = "give the objective the data's number of action dimensions, the widest task's where they differ"
-    require(ok, "actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)
+    if actions.ndim != 3 or actions.shape[1:] != (steps, action_dim):
+        hint = "give the objective the data's number of action dimensions, the widest task's where they differ"
+        raise BadInputError("actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)
 
 
 def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from counterpoint.data.anchors import uniform_choice
 from counterpoint.data.spec import Spec
-from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,
@@ -34,7 +33,7 @@ from counterpoint.objectives.base import (
     candidate_metrics,
     in_full_precision,
     negative_distance,
-    shapes,
+    require_shapes,
 )
 
 
@@ -116,7 +115,7 @@ def tcn_loss(
     ok = negatives.ndim == 3 and negatives.shape[1] and anchor.shape == positive.shape == negatives[:, 0].shape
     expected = "[B, D], [B, D] and [B, N, D] with N >= 1"
     hint = "pass one anchor, one positive and the same number of negatives a clip"
-    require(ok, "anchor, positive, negatives", shapes(anchor, positive, negatives), expected, hint)
+    require_shapes(ok, "anchor, positive, negatives", (anchor, positive, negatives), expected, hint)
     candidates = tcn_candidates(anchor, positive, negatives, similarity=similarity)
     return (candidates.logsumexp(1) - candidates[:, 0]).mean()
 

@@ -44,7 +44,7 @@ from counterpoint.objectives.base import (
     LossOutput,
     frozen_copy,
     in_full_precision,
-    shapes,
+    require_shapes,
     soft_update,
 )
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
@@ -59,7 +59,7 @@ class TD3BCPretrainingConfig(StepConfig):
         ema: Rate of the soft updates.
         actor_every: Steps of Q for each one of the policy.
         target_noise: Standard deviation of the noise on target actions.
-        target_noise_clip: Its largest absolute value.
+        target_noise_clip: Largest absolute value of that noise.
         hidden: Width of the two hidden layers of policy and Q.
         encoder_learns_from: Losses whose gradients reach the encoder: the critic's alone, or both.
     """
@@ -113,7 +113,7 @@ def td3_critic_loss(values: Float[Tensor, "B 2"], targets: Float[Tensor, " B"]) 
     """
     ok = values.ndim == 2 and values.shape[:1] == targets.shape
     hint = "pass both Q of each transition, and its one target"
-    require(ok, "values, targets", shapes(values, targets), "[B, 2] and [B]", hint)
+    require_shapes(ok, "values, targets", (values, targets), "[B, 2] and [B]", hint)
     return (values - targets.detach()[:, None]).square().mean(0).sum()
 
 

@@ -41,7 +41,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import in_full_precision, shapes
+from counterpoint.objectives.base import in_full_precision, require_shapes, shapes
 
 
 @in_full_precision
@@ -131,9 +131,9 @@ def cloned_actor_loss(
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
         mask: 0 for rows whose action is not to be cloned.
     """
-    if actions.ndim != 2 or actions.shape != data_actions.shape or goal_rows.shape != actions.shape[:1]:
-        found, hint = shapes(goal_rows, actions, data_actions), "pass one row loss and two actions for each situation"
-        raise BadInputError("goal_rows, actions, data_actions", found, "[B], [B, A] and [B, A]", hint)
+    good = actions.ndim == 2 and actions.shape == data_actions.shape and goal_rows.shape == actions.shape[:1]
+    where, hint = "goal_rows, actions, data_actions", "pass one row loss and two actions for each situation"
+    require_shapes(good, where, (goal_rows, actions, data_actions), "[B], [B, A] and [B, A]", hint)
     apart = (actions - data_actions).square().mean(1)
     if mask is not None:
         apart = apart * mask

@@ -11,8 +11,8 @@ Where the sources differ:
     and L2 norm of the embeddings; both are followed. Their shuffles keep fixed points, so that a clip can be
     its own negative; `VIP` has shuffles without fixed points. `vip_loss` takes any rows as an argument.
   - The authors sample o_t before the goal, so that their r is always -1; here it can be the goal, as in the paper.
-  - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is taken stably, which
-    needs no such term; `epsilon=1e-8` gives their numbers.
+  - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is computed in a
+    stable way without it; `epsilon=1e-8` gives their numbers.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Shooting:
 
         Args:
             seed: 0 or more.
-            plan: float [h, A] to begin with, whose last action is repeated up to the horizon; what is beyond it is
-                left away. Without one, actions begin in the middle of their range.
+            plan: float [h, A] to begin with, whose last action is repeated up to the horizon; actions beyond the
+                horizon are dropped. Without a plan, actions begin in the middle of their range.
 
         Raises:
             BadInputError: A plan without actions, or of another size.

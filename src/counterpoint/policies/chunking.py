@@ -60,7 +60,7 @@ class RecedingHorizon(ActionChunks):
     """A queue that executes the first actions of a plan before the next plan.
 
     Args:
-        executed: Their number; 8 in Diffusion Policy.
+        executed: The number of actions that are executed; 8 in Diffusion Policy.
     """
 
     def __init__(self, executed: int = 8) -> None:

@@ -105,7 +105,7 @@ class EncodedPolicyConfig(FrozenConfig):
         action_dim: A.
         state_dim: P.
         frame: Height and width of its images before they are cropped, in pixels.
-        cameras: Their names, in the encoder's order; none where they are not known.
+        cameras: Names of the cameras, in the encoder's order; empty if they are not known.
         instruction: The task, for a policy that reads language.
         demonstrations: The training data in numbers, as a record; normalisation is among the weights.
     """
@@ -130,9 +130,9 @@ class EncodedPolicy(nn.Module, SavedModel):
         history: H, the observations of a plan.
         state_dim: P, numbers of proprioception.
         use_state: Read them.
-        frame: Height and width of its images, in pixels. Where they are larger than the encoder's, training crops
-            at random and acting in the centre.
-        cameras: Their names, in the encoder's order; without names images are taken in the observation's order.
+        frame: Height and width of its images, in pixels. If they are larger than the encoder's, training crops them at
+            random, and acting crops their centre.
+        cameras: Names of the cameras, in the encoder's order; without them, images keep the observation's order.
         demonstrations: The training data in numbers, kept beside the policy.
 
     Attributes:

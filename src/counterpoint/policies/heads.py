@@ -174,7 +174,7 @@ class ActionHead(nn.Module):
         Args:
             embedded: H observations, the oldest first.
             valid: False where an observation lies before the episode's first step; those are ignored.
-            state: Their proprioception; needed with `use_state`.
+            state: Proprioception of the observations; needed with `use_state`.
             instructions: B texts; needed with `language`.
         """
         if self.decoder is None:

@@ -39,7 +39,7 @@ class LinearNormalizer(nn.Module):
         """Take the range of training episodes.
 
         Args:
-            statistics: Of the same n dimensions.
+            statistics: The statistics of the training episodes, in the same n dimensions.
             keep_unit: Leave numbers that lie in [-1, 1] in training as they are, which is how simulators define
                 actions and how Premier-TACO's policies are trained on them.
 

@@ -45,7 +45,7 @@ class Potentials:
         instruction: The task in words, or one for each environment.
         goal: An image of the goal, uint8 [H, W, 3], in its stead; as in `RewardModel.reward`.
         reward: `difference` or `gain`; see the module's docstring.
-        discount: Of the next potential, for `difference`.
+        discount: Factor of the next potential, for `difference`.
         form: The model's reading, where it is not the one that it was trained for.
 
     Raises:
@@ -110,7 +110,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
-        discount: Of the next potential, for `difference`.
+        discount: Factor of the next potential, for `difference`.
         environment_weight: Share of the environment's own reward that is added.
         form: The model's reading, where it is not the one that it was trained for.
 
@@ -171,7 +171,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the images in the Dict observation; `None` renders them (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
-        discount: Of the next potential, for `difference`.
+        discount: Factor of the next potential, for `difference`.
         environment_weight: Share of the environments' own rewards that is added.
         form: The model's reading, where it is not the one that it was trained for.
 
@@ -286,7 +286,7 @@ _ONE: Rows = np.zeros(1, np.intp)
 
 
 def check_source(image: str | None, space: Any, render_mode: str | None, encoder: object) -> None:
-    """Refuse an environment that has no such image, or no state for an encoder that reads it.
+    """Refuse an environment without the named image, or without a state for an encoder that reads it.
 
     Args:
         image: Key of the image in the observation; `None` for renders.

@@ -8,8 +8,8 @@ S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruct
     goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) of encoders with language (LIV)
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
 
-A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. Of several cameras, embedded as
-[T, C, D], the reward is the mean of the cameras' rewards (late fusion). An encoder trained with the robot's state reads
+A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. Several cameras,
+embedded as [T, C, D], give the mean of their rewards (late fusion). An encoder trained with the robot's state reads
 it beside each camera's images, under `STATE`, as in an environment's observations.
 """
 
@@ -339,9 +339,9 @@ class RewardModel:
         """Return the reward of every frame, float32, an array for an array and a tensor for a tensor.
 
         Args:
-            frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]; of several cameras a mapping of names to such
-                frames, and the reward is the mean of theirs. A model that reads the robot's state takes a mapping with
-                it: `{"front": frames, "state": state}`, state [T, S].
+            frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]. Several cameras are given as a mapping of names
+                to such frames; the result is the mean of their rewards. A model that reads the robot's state takes a
+                mapping with it: `{"front": frames, "state": state}`, state [T, S].
             instructions: One gives [T], a list of L gives [L, T].
             goal: A goal image [H, W, 3] in their stead, which gives [T]; a mapping where `frames` is one.
             form: Another reading than `self.form`: see the module's docstring.
@@ -364,8 +364,7 @@ class RewardModel:
         """Return progress in [0, 1] at every frame, shaped as `reward`; the value at t depends on frames 0 to t alone.
 
         Args:
-            frames: [T, H, W, 3], from the episode's first frame on; of several cameras, and with the state, as in
-                `reward`.
+            frames: [T, H, W, 3], from the episode's first frame on; several cameras and the state as in `reward`.
             instructions: As in `reward`.
             goal: A goal image in their stead, as in `reward`, for encoders trained for goals.
 

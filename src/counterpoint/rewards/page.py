@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from counterpoint.errors import import_extra
 
 COLOURS = ("#0072b2", "#c8500a", "#00825f", "#b0568a", "#a86f00", "#3a8fc4")
 """The CSS classes `c0` to `c5`, for images."""
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 LETTERS, LINE_HEIGHT = 14, 7.5
 """Letters in a line of a label, and the per cent of a chart's height that a line takes (`style.css`)."""
 TEMPLATES = Path(__file__).parent / "templates"
@@ -97,7 +97,8 @@ def line_chart(
         at = [f"{across(x):.1f} {down(y):.1f}" if math.isfinite(y) else "" for x, y in zip(line.x, line.y, strict=True)]
         return "".join(f"{'L' if before else 'M'}{now}" for before, now in itertools.pairwise(["", *at]) if now)
 
-    named = [(line, shorten(line.label, 38, placeholder=" \N{HORIZONTAL ELLIPSIS}")) for line in lines if line.label]
+    labelled = [line for line in lines if line.label]
+    named = list(zip(labelled, shortened([line.label for line in labelled]), strict=True))
     heights = [LINE_HEIGHT * (math.ceil(len(label) / LETTERS) + 1.4 * line.live) for line, label in named]
     tops = [down(next((y for y in reversed(line.y) if math.isfinite(y)), 0.0)) / 10 for line, _ in named]
     html = render(
@@ -112,6 +113,27 @@ def line_chart(
         labels=[(line, label, top) for (line, label), top in zip(named, _apart(tops, heights), strict=True)],
     )
     return Chart(Markup(html), (left, right), (low, high))
+
+
+def line_image(lines: Sequence[Line], *, title: str, y_label: str) -> bytes:
+    """Return the same lines over seconds as a PNG, the last on top and first in the legend.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure = import_extra("matplotlib.figure", "report").Figure(figsize=(8, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="seconds")
+    for line in lines:
+        colour = "#b9b4a9" if line.kind == "rest" else COLOURS[int(line.kind[1:])]
+        width = 2.4 if line is lines[-1] else 1.5
+        axes.plot(line.x, line.y, color=colour, linewidth=width, label=line.label or "_")
+    axes.set_ylabel(y_label.replace(" and ", "\nand "), fontsize=9)
+    axes.legend(reverse=True, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e0dcd3", linewidth=0.8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
@@ -138,16 +160,57 @@ def signed(value: float, digits: int = 3) -> str:
     return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
+def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
+    """Return labels of at most `most` letters, without words that they share: those that tell them apart stay.
+
+    Words are left out of the middle of what a label shares with another at its start or at its end; a label alone, or
+    words of its own that are too long, lose their middle.
+    """
+    split = [label.split() for label in labels]
+    found = []
+    for at, words in enumerate(split):
+        others = [other for number, other in enumerate(split) if number != at and other != words]
+        head = max((_common(words, other) for other in others), default=0)
+        tail = max((_common(words[head:][::-1], other[::-1]) for other in others), default=0)
+        parts, text = [words[:head], words[head : len(words) - tail], words[len(words) - tail :]], labels[at]
+        while len(text) > most and (len(parts[0]) > 1 or len(parts[2]) > 1):
+            longer = 0 if len(parts[0]) >= len(parts[2]) else 2
+            parts[longer] = parts[longer][:-1] if longer == 0 else parts[longer][1:]
+            gaps = [ELLIPSIS if len(parts[0]) < head else "", ELLIPSIS if len(parts[2]) < tail else ""]
+            text = " ".join(word for word in [*parts[0], gaps[0], *parts[1], gaps[1], *parts[2]] if word)
+        kept = most - 1 - most // 2
+        found.append(text if len(text) <= most else f"{text[: most // 2].rstrip()}{ELLIPSIS}{text[-kept:].lstrip()}")
+    return found
+
+
+def _common(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return how many words two lists begin with alike."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+
+
 def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Push labels apart downwards, and then back up so that none lies below the chart."""
-    order = sorted(range(len(tops)), key=lambda at: tops[at])
-    moved = list(tops)
-    for before, at in itertools.pairwise(order):
-        moved[at] = max(moved[at], moved[before] + (heights[before] + heights[at]) / 2)
-    foot = 100.0 + LINE_HEIGHT
-    for at in reversed(order):
-        moved[at] = min(moved[at], foot - heights[at] / 2)
-        foot = moved[at] - heights[at] / 2
+    """Push labels that would overlap apart, as little as possible: labels of one place stay around it.
+
+    None lies below the chart, and none so far above it that the axis would be covered.
+    """
+    blocks: list[tuple[list[int], float]] = []  # labels from top to bottom, and the middle of all
+    for at in sorted(range(len(tops)), key=lambda at: tops[at]):
+        members, middle = [at], tops[at]
+        while True:
+            half = sum(heights[one] for one in members) / 2
+            middle = min(max(middle, half - LINE_HEIGHT), 100.0 + LINE_HEIGHT - half)
+            if not blocks or blocks[-1][1] + sum(heights[one] for one in blocks[-1][0]) / 2 <= middle - half + 1e-9:
+                break
+            before, _ = blocks.pop()
+            members = before + members
+            middle = sum(tops[one] for one in members) / len(members)
+        blocks.append((members, middle))
+    moved = [0.0] * len(tops)
+    for members, middle in blocks:
+        edge = middle - sum(heights[one] for one in members) / 2
+        for one in members:
+            moved[one] = edge + heights[one] / 2
+            edge += heights[one]
     return moved
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Agent
-from counterpoint.config import FrozenConfig, free
+from counterpoint.config import FrozenConfig, Tree, free
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
@@ -27,10 +27,10 @@ from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.fit import Source
+from counterpoint.training.loop import LoopConfig
 from counterpoint.training.online import AgentLoopConfig, FollowingSource, OnlineConfig, OnlineSource
-from counterpoint.training.recipe import LoopConfig, Recipe, named
+from counterpoint.training.plan import Given, Job, Plan, Recipe, named
 from counterpoint.training.run import Run
-from counterpoint.training.train import Given, Job, Plan
 
 
 class OfflineDataConfig(FrozenConfig):
@@ -85,6 +85,16 @@ class AgentRecipe(Recipe):
         name = section.get("name") if isinstance(section, Mapping) else None
         require_known(name, AGENTS, f"{where} [agent]", f"name = {name!r}")
         return {"agent": named(AGENTS[str(name)].config, str(name))}
+
+    @classmethod
+    def adapted(cls, tree: Tree, data: Sequence[object], env: str | None, where: str) -> Tree:
+        """Return a recipe's tree in the given environment, or in the one that the data set's recorder names."""
+        own = dict(tree)
+        if env is not None:
+            own["env"] = in_another_env(own.get("env") or {}, env)
+        elif len(data) == 1 and isinstance(data[0], str | Path):
+            own["env"] = (own.get("env") or {}) | recorded_evaluation(data[0])
+        return own if own.get("env") else {key: value for key, value in own.items() if key != "env"}
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
         """Open the data set, make the environment for a moment, and build the agent."""
@@ -170,16 +180,6 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
     return evaluate
 
 
-def adapted(tree: Mapping[str, Any], data: tuple[object, ...], env: str | None) -> dict[str, Any]:
-    """Return a recipe's tree in the given environment, or in the one that the data set's recorder names."""
-    own = dict(tree)
-    if env is not None:
-        own["env"] = in_another_env(own.get("env") or {}, env)
-    elif len(data) == 1 and isinstance(data[0], str | Path):
-        own["env"] = (own.get("env") or {}) | recorded_evaluation(data[0])
-    return own if own.get("env") else {key: value for key, value in own.items() if key != "env"}
-
-
 def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> ReplayBuffer:
     """Read a data set as a replay buffer.
 
@@ -189,7 +189,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
         config: How it is read.
 
     Raises:
-        BadInputError: When there is no such data set, or it holds no goals to learn from.
+        BadInputError: When the data set does not exist, or holds no goals to learn from.
     """
     if isinstance(data, EpisodeStore):
         return replay_from_store(data)

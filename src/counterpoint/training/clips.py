@@ -28,7 +28,7 @@ from counterpoint.objectives.base import Objective
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.model import RewardModel
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
-from counterpoint.training.train import Given
+from counterpoint.training.plan import Given
 
 
 class DataConfig(SplitsConfig):

@@ -23,7 +23,7 @@ from counterpoint.encoders.embed import observations
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.weights import digest_of
 from counterpoint.envs.make import make_env
-from counterpoint.errors import require
+from counterpoint.errors import relocated, require
 from counterpoint.evaluation.evaluate import task_maker
 from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
 from counterpoint.formats import open_dataset, split_names
@@ -32,9 +32,9 @@ from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.loop import TrainConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
-from counterpoint.training.recipe import TrainConfig
-from counterpoint.training.train import Given
+from counterpoint.training.plan import Given
 from counterpoint.training.transitions import centred
 
 
@@ -143,7 +143,8 @@ class CloningRecipe(OfflineRecipe):
         """Open the demonstrations and load the encoder."""
         source = open_demonstrations(given.one(), self.data)
         if given.start_from is not None:
-            encoder = ObservationEncoder.from_pretrained(given.start_from)
+            with relocated("--start-from, "):
+                encoder = ObservationEncoder.from_pretrained(given.start_from)
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from counterpoint.errors import require
-from counterpoint.evaluation.compare import compare_command
+from counterpoint.evaluation.compare import check_extras, compare_command
 from counterpoint.flags import Computes, Name, Names, PythonOnly
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
@@ -34,6 +34,9 @@ def compare(
     finished runs are taken as they are, others go on. All recipes are trained on the same episodes, and all rewards are
     compared on episodes that none of them was trained on.
 
+    Time on two cores: the trainings, then for each reward one pass over the videos, of 2,400 frames a second with the
+    demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run for each training.
+
     Args:
         runs: Runs, folders of LeRobot reward models, or module:function, called with frames and an instruction.
         data: The data set.
@@ -50,9 +53,11 @@ def compare(
         The page.
 
     Raises:
-        BadInputError: A reward, a recipe or data that cannot be used, or a name twice.
+        BadInputError: If a reward, a recipe or the data cannot be used, or a name is given twice.
+        MissingExtraError: If the extra `report` is not installed; nothing is trained.
     """
     require(runs or recipes, "compare", "nothing", "RUN... or --recipes RECIPE...", "name what to compare")
+    check_extras()
     require(seeds > 0, "--seeds", seeds, "1 or more", "train each recipe at least once")
     names = [Path(recipe).stem if recipe.endswith(".toml") else recipe for recipe in recipes]
     rewards = {(run if ":" in run else Path(run).resolve().name): [run] for run in runs}

@@ -42,7 +42,7 @@ def accelerator_of(precision: str = "no", device: str | None = None) -> Accelera
         device: `cpu`, `cuda` or `cuda:N`; a GPU by default where there is one.
 
     Raises:
-        BadInputError: When there is no such device.
+        BadInputError: When the device does not exist.
     """
     kind = ""
     if device is not None:
@@ -108,7 +108,7 @@ def relayed(items: Iterator[Item] | None) -> Iterator[Item]:
     """Yield what the main process's iterator yields, in every process.
 
     Args:
-        items: The iterator; `None` in all but the main process. What it yields can be pickled.
+        items: The iterator, whose items can be pickled; `None` in all but the main process.
 
     Raises:
         BadInputError: In every process, when the iterator raises it.

@@ -19,7 +19,7 @@ from counterpoint.data.robot_masks import mask_camera, rgb_cameras
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.errors import require
+from counterpoint.errors import relocated, require
 from counterpoint.formats import split_names, validation_split
 from counterpoint.objectives import StepObjective, objective_class
 from counterpoint.objectives.crossway import CrosswayConfig, CrosswayDecoder
@@ -38,9 +38,9 @@ from counterpoint.training.cloning import (
     with_states,
 )
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.loop import TrainConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
-from counterpoint.training.recipe import TrainConfig, objective_section
-from counterpoint.training.train import Given
+from counterpoint.training.plan import Given, objective_section
 
 PAPER_ENCODER = ObservationConfig(kind="vit", size=224, stack=1, cameras=2)
 
@@ -150,7 +150,8 @@ class ImitationRecipe(OfflineRecipe):
         source = open_demonstrations(data, self.data)
         cameras = camera_names(self.data.camera, rgb_cameras(source.cameras), self.encoder.cameras)
         validation = None if given.validation is None else with_states(given.validation, self.data)
-        start = None if given.start_from is None else DiffusionPolicy.from_pretrained(given.start_from)
+        with relocated("--start-from, "):
+            start = None if given.start_from is None else DiffusionPolicy.from_pretrained(given.start_from)
         set_seed(self.train.seed)
         recorded = frame_size(source, cameras[0]) if cameras else None
         objective = build_imitation(self, source, cameras, start, recorded)

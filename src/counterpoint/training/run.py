@@ -16,13 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from counterpoint.config import bound
+from counterpoint.config import FrozenConfig, bound
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra
 from counterpoint.files import read_object, remove, write_atomically
 from counterpoint.folder import FORMAT, claim
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint, settle
-from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
+from counterpoint.training.loop import LoopConfig, TrainConfig
 
 NOTE = "config.json"
 METRICS = "metrics.jsonl"
@@ -48,11 +48,11 @@ class Run:
     def open(
         cls,
         out: str | Path,
-        recipe: Recipe,
+        recipe: FrozenConfig,
         identity: Mapping[str, Any],
         *,
+        loop: LoopConfig,
         facts: Mapping[str, Any] | None = None,
-        loop: LoopConfig | None = None,
         main: bool = True,
     ) -> Run:
         """Claim a folder, or continue the run in it; `record` writes `config.json` once the training is ready.
@@ -61,8 +61,8 @@ class Run:
             out: The folder, made when absent.
             recipe: The recipe; its fields that are marked `free` may differ from those of the run to be continued.
             identity: Further values that must be the same, such as the data's fingerprint.
+            loop: The loop's settings.
             facts: Further entries for `config.json`.
-            loop: The loop's settings; the recipe's by default.
             main: True in the process that writes.
 
         Raises:
@@ -78,10 +78,10 @@ class Run:
             "provenance": provenance(),
         }
         if not main:
-            return cls(folder, loop or recipe.loop, settings, None)
+            return cls(folder, loop, settings, None)
         own = {key: settings[key] for key in ("kind", "identity")}
         held = claim(folder, NOTE, own, what="a run", does="trains", begin=False)
-        return cls(folder, loop or recipe.loop, settings, held)
+        return cls(folder, loop, settings, held)
 
     def __enter__(self) -> Run:
         return self

@@ -20,7 +20,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.objectives import StepObjective, objective_class
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
-from counterpoint.training.train import Given
+from counterpoint.training.plan import Given
 
 CENTRE_FRAMES = 2048
 """Frames that an encoder is centred on, evenly spaced through the training episodes."""

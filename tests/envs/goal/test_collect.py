@@ -243,7 +243,7 @@ def test_episodes_that_stray_are_recorded_anew(tmp_path: Path) -> None:
 
 def test_a_controller_that_never_stays_in_its_part_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="noise: found 50 scenes of PointMaze_Open-v3 in a row"):
-        collect_pointmaze(small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=1000.0, steps=2000))
+        collect_pointmaze(small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=1000.0, steps=300))
 
 
 @pytest.mark.slow

@@ -283,3 +283,24 @@ def test_no_model_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in MAZES:
         maze(name).close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("task", ["FetchReach", "FetchSlide"])
+def test_every_frame_of_a_video_has_the_goal_s_ball_at_the_goal_and_no_other_mark(task: str) -> None:
+    """The first frame too: after a reset the simulator's own marks are elsewhere than after a step."""
+    env = fetch(task)
+    still, corner = np.zeros(4, np.float32), np.s_[:, :25] if task == "FetchReach" else np.s_[:20]
+    places = []
+    for seed in (0, 1):
+        seen, _ = env.reset(seed=seed)
+        frames = [env.render(), *(env.step(still) and env.render() for _ in range(3))]
+        (across, up), edge = in_frame(FETCH_TASKS[task].view, seen["desired_goal"]), 239 / 2
+        expected = np.array([edge - up * edge, edge + across * edge])
+        for frame in frames:
+            red = (frame[..., 0] > 150) & (frame[..., 1:].max(axis=-1) < 60)
+            np.testing.assert_allclose(np.argwhere(red).mean(axis=0), expected, atol=3)
+            assert (frame[corner] != frames[0][corner]).mean() < 0.01
+        places.append(expected)
+    assert np.abs(places[0] - places[1]).max() > 10
+    image = fetch(task, observations="image").reset(seed=0)[0]["observation"]
+    assert not ((image[..., 0] > 150) & (image[..., 1:].max(axis=-1) < 60)).any()

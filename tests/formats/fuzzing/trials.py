@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 import resource
 import shutil
@@ -24,6 +23,7 @@ from counterpoint.formats import FORMATS, open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import examine_minari, read_minari
 from counterpoint.registry import imported
+from tests.forkserver import warm
 from tests.formats.fuzzing.mutations import BYTES, Mutant, mutate
 from tests.formats.fuzzing.sources import SOURCES
 
@@ -166,7 +166,7 @@ def _sound(pipe: Connection, name: str, folder: Path) -> None:
 class Reader:
     """One reader's data set, of which mutants are made and read.
 
-    Processes are forked from a server that has imported everything and opened nothing.
+    Processes are forked from the tests' server, which has imported everything and opened nothing.
 
     Args:
         name: One of `SOURCES`.
@@ -176,8 +176,7 @@ class Reader:
 
     def __init__(self, name: str, scratch: Path, read: Read = read) -> None:
         self.name, self.scratch, self.read = name, scratch, read
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__])
+        self._context = warm()
         process, pipe = self._start(_sound, name, scratch / "sound" / "data")
         self.source, self.content = pipe.recv()
         process.join()

@@ -39,6 +39,8 @@ _SHOWN = 100  # rows of a table before it is cut short
 def info(path: Positional[DataSet]) -> None:
     """Say what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes.
 
+    Time: a second or two, since no video is decoded beyond its first frame. Disk: nothing.
+
     Args:
         path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
             Minari data set, or a training store.
@@ -107,6 +109,8 @@ def _describe(path: str | Path) -> None:
 def doctor(path: Positional[DataSet]) -> int:
     """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
 
+    Time on two cores: every frame is decoded, 4,500 a second at 112 pixels. Disk: nothing.
+
     Args:
         path: A data set of any format, or a training store.
 
@@ -148,9 +152,12 @@ def convert(
 ) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
-    A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
-    frame is kept and the true rate is noted in `meta/info.json`; otherwise, or where a video's rate varies, `fps` must
-    be given, and the frame nearest in time is taken.
+    A LeRobot data set has one whole number of frames a second. If the rates of all episodes round to the same number,
+    every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
+    `fps` must be given, and videos are resampled to the frames nearest in time.
+
+    Time on two cores: some hundred frames a second at 112 pixels, most of it for encoding video. Disk: about as much as
+    the source, if it is video too.
 
     Args:
         path: The data set to read, of any format.

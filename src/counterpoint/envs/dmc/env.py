@@ -121,9 +121,9 @@ HORIZON = 500
 class DMCEnv(MujocoEnv):
     """A task of the suite, which has rewards alone: 0 to 2 an action, and no success.
 
-    What follows `reset(seed)` (0 to 2^32 - 1) is what the suite's own environment loaded with `random=seed` would show
-    first. Actions are clipped to [-1, 1], the range of every actuator of these tasks. The state is all that the suite
-    lets a policy observe, in its order.
+    An episode after `reset(seed)` (0 to 2^32 - 1) is the first episode of the suite's own environment loaded with
+    `random=seed`. Actions are clipped to [-1, 1], the range of every actuator of these tasks. The state is all that the
+    suite lets a policy observe, in its order.
 
     Args:
         task: A name of `TASKS`, such as `walker-walk`.

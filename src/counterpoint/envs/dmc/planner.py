@@ -4,9 +4,9 @@ It is `MPPI` over `mujoco.rollout`. A plan's score is the sum of rewards over th
 the reward is sparse.
 
 Each reward follows its task's `get_reward` in dm_control 1.0.28, for whole batches of rollouts. Positions and axes that
-the suite reads from the physics come from sensors added to the planner's copy of the model. Where a reward is zero
-almost everywhere, all plans are alike: `GUIDES` are small smooth terms that grow towards the goal; only the planner
-uses them, and no return includes them.
+the suite reads from the physics come from sensors added to the planner's copy of the model. A planner
+cannot tell plans apart by a reward that is zero almost everywhere. For such tasks `GUIDES` adds a small smooth term
+that grows towards the goal to the planner's score; no return includes it.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ class EnvConfig(FrozenConfig):
             commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
             zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
         corruption: Probability with which each observation is replaced by another one.
-        repeat: Steps of the environment that an action lasts, fewer where the episode ends. What follows the last one
-            is seen and judged.
+        repeat: Steps of the environment that an action lasts, fewer at the end of an episode. The agent sees, and
+            success is judged by, the state after the last of them.
         max_episode_steps: Length of an episode in steps of the environment; its own where `None`.
         image_size: Height and width of images; the agents' convolutions need 36 pixels.
         start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
         goal_cells: Cells of the goals.
-        success_distance: Distance within which a goal counts as reached. Where `None`, the environment's own
-            `info["is_success"]` decides, or else its own distance.
+        success_distance: Distance within which a goal counts as reached. By default the environment's own
+            `info["is_success"]` decides, or its own distance if it has none.
     """
 
     name: str
@@ -95,7 +95,7 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
         env: An environment, or a function that makes one, in the place of that of `config.name`.
 
     Raises:
-        BadInputError: When there is no such environment, it has no goals, or cannot take that form.
+        BadInputError: If the environment does not exist, has no goals, or cannot take that form.
         MissingExtraError: When the simulator is not installed.
     """
     if env is None:

@@ -98,8 +98,8 @@ def around(cell: Cell) -> list[Cell]:
 class WaypointController:
     """Drives the PointMaze ball to the middle of the next cell of a shortest path, in the last cell to the goal.
 
-    It has no memory: its action depends on position, speed and goal alone. Where a ball has strayed from the
-    cells it may enter, it makes for the middle of the nearest one.
+    It has no memory: its action depends on position, speed and goal alone. A ball that has
+    strayed from the cells it may enter is driven to the middle of the nearest one.
 
     Args:
         grid: The maze.

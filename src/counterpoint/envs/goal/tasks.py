@@ -19,7 +19,7 @@ Raw = Mapping[str, NDArray[Any]]
 
 
 class GoalTask:
-    """A task of which nothing is known but its gymnasium environment; families derive from it.
+    """Base class of goal tasks, for any gymnasium environment with goals; the families known here derive from it.
 
     Args:
         simulation: The unwrapped gymnasium environment.
@@ -147,6 +147,11 @@ class FetchTask(GoalTask):
     above = np.zeros(3)
     """Offset of the gripper from the goal, once it is reached."""
 
+    def __init__(self, simulation: Any) -> None:
+        super().__init__(simulation)
+        model = simulation.model  # the cross at the point to which the gripper is pulled, elsewhere after each reset
+        model.geom_rgba[model.geom_bodyid == model.body("robot0:mocap").id] = 0
+
     def read(self) -> Raw:
         """Return the simulation's observation of its present state."""
         return dict(self.simulation._get_obs())
@@ -162,11 +167,14 @@ class FetchTask(GoalTask):
             simulation._step_callback()
         self._come_to_rest()
 
+    def before_rendering(self) -> None:
+        """Put the goal's red ball at the goal."""
+        self.simulation.data.site("target0").xpos[:] = self.simulation.goal
+
     def hide_markers(self) -> None:
-        """Hide the goal's red ball and the cross at the point to which the gripper is pulled."""
+        """Hide the goal's red ball."""
         model = self.simulation.model
         model.site_rgba[model.site("target0").id, 3] = 0
-        model.geom_rgba[model.geom_bodyid == model.body("robot0:mocap").id] = 0
 
 
 class SlideTask(FetchTask):

@@ -107,7 +107,7 @@ def resolve_kitchen(task: str) -> str:
     """Return a task's name; the papers' `kitchen_micro_open-v3` is `micro_open`.
 
     Raises:
-        BadInputError: When there is no such task.
+        BadInputError: If the task does not exist.
     """
     name = task.removeprefix("kitchen_").removesuffix("-v3").replace("-", "_")
     require_known(name, TASKS, f"task {task!r}", "no such task of the kitchen")
