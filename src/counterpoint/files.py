@@ -17,6 +17,11 @@ from uuid import uuid4
 from counterpoint.errors import BadInputError, require
 
 
+def cache_root() -> Path:
+    """Return the folder of training stores, indexes and mirrors: `COUNTERPOINT_CACHE` or `~/.cache/counterpoint`."""
+    return Path(os.environ.get("COUNTERPOINT_CACHE") or Path.home() / ".cache" / "counterpoint")
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a small file; its folder is made when absent."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,12 @@ import pytest
 
 from counterpoint.data.build import build as build_store
 from counterpoint.data.build import digest_starts
-from counterpoint.data.cache import CachedStore, cache_root, cached
+from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.errors import BadInputError
+from counterpoint.files import cache_root
 from counterpoint.folder import digests_of, seal
 from tests.data.numbered import numbered_store
 from tests.data.reading import read_episode

@@ -205,7 +205,7 @@ print("entered", *sorted(entered))
 def test_one_video_imports_no_reader_but_the_video_s(tmp_path: Path) -> None:
     clip, model = video(tmp_path / "clip.mp4"), tmp_path / "model"
     DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(model)
-    command = [sys.executable, "-c", TRACED, clip, model, tmp_path / "out"]
+    command = [sys.executable, "-c", TRACED, *map(str, (clip, model, tmp_path / "out"))]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = {line.split()[0]: line.split()[1:] for line in run.stdout.splitlines()}
     imported = {file.partition("/counterpoint/")[2] for file in lines["imported"]}

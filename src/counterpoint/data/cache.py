@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -38,17 +37,12 @@ from counterpoint.data.resize import Fit, ResizedStore
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError
-from counterpoint.files import remove
+from counterpoint.files import cache_root, remove
 from counterpoint.folder import check_part, lock, mend, read_part, write_part
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
 """`once` decodes every frame into a training store; `always` decodes the frames of a batch, again each time."""
-
-
-def cache_root() -> Path:
-    """Return the folder of training stores: `COUNTERPOINT_CACHE`, or else `~/.cache/counterpoint`."""
-    return Path(os.environ.get("COUNTERPOINT_CACHE") or Path.home() / ".cache" / "counterpoint")
 
 
 def prepared(

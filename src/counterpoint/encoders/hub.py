@@ -12,7 +12,6 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Self, TypedDict, TypeVar, Unpack
@@ -29,17 +28,21 @@ from counterpoint.files import write_atomically
 from counterpoint.flags import Name, PythonOnly
 from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require_format, seal
 from counterpoint.provenance import note_download
+from counterpoint.registry import LazyTable
 
 CONFIG, WEIGHTS, README = "config.json", "model.safetensors", "README.md"
 
-KINDS = {
-    "dual_encoder": "counterpoint.encoders.dual:DualEncoder",
-    "observation_encoder": "counterpoint.encoders.observation:ObservationEncoder",
-    "cloned_policy": "counterpoint.policies.cloned:ClonedPolicy",
-    "diffusion_policy": "counterpoint.policies.diffusion_policy:DiffusionPolicy",
-    "agent": "counterpoint.agents:SavedAgent",
-}
-"""Kind of a saved model -> MODULE:CLASS, imported when one is loaded; its `from_pretrained` reads the folder."""
+KINDS = LazyTable(
+    "kind",
+    {
+        "dual_encoder": "counterpoint.encoders.dual:DualEncoder",
+        "observation_encoder": "counterpoint.encoders.observation:ObservationEncoder",
+        "cloned_policy": "counterpoint.policies.cloned:ClonedPolicy",
+        "diffusion_policy": "counterpoint.policies.diffusion_policy:DiffusionPolicy",
+        "agent": "counterpoint.agents:SavedAgent",
+    },
+)
+"""Kind of a saved model -> its class, whose `from_pretrained` reads the folder."""
 
 MAKERS = {
     "dual_encoder": "`counterpoint train decisionnce_t-demo`, or another recipe of kind clips, trains one",
@@ -68,9 +71,8 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
         BadInputError: If nothing is saved there, a file is damaged, the kind is unknown, another version wrote the
             model, or the device is absent.
     """
-    module, _, name = KINDS[saved_kind(path_or_hub_id, **hub)].partition(":")
-    found: type[Any] = getattr(import_module(module), name)
-    return found.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
+    kind: type[Any] = KINDS[saved_kind(path_or_hub_id, **hub)]
+    return kind.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
 
 
 def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:

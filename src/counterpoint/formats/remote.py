@@ -20,9 +20,8 @@ from typing import Any
 from filelock import FileLock
 from fsspec.spec import AbstractBufferedFile
 
-from counterpoint.data.cache import cache_root
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.files import write_atomically
+from counterpoint.files import cache_root, write_atomically
 from counterpoint.formats.boundary import parsing, read_bytes, require_size
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object makes one slash of two

@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.cache import cache_root
 from counterpoint.errors import require
-from counterpoint.files import write_atomically
+from counterpoint.files import cache_root, write_atomically
 from counterpoint.formats.boundary import parsing
 from counterpoint.formats.remote import Stream, opened
 

@@ -34,8 +34,6 @@ _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]
 Media = str | Path | Part
 """A video file, or a video that is a part of another file."""
 
-_CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
-
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
@@ -123,11 +121,6 @@ def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, int, flo
     info = probe_video(path)
     stop = min(info.frames, start + max(1, limit // (info.height * info.width * 3)))
     return read_frames(path, np.arange(start, stop)), info.frames, info.fps
-
-
-def never_change(frames: Array, first: Array) -> bool:
-    """Return whether all images [N, H, W, 3] are `first` [H, W, 3], but for what a codec changes."""
-    return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
 _EXPECTED, _HINT = "a whole, readable video", "copy or encode it again"

@@ -48,7 +48,6 @@ from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.tables import CHECKED
 from counterpoint.formats.lerobot.writer import copy_with_feature
-from counterpoint.formats.video import never_change
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,
@@ -60,7 +59,7 @@ from counterpoint.rewards.model import (
     reads_state,
     states_of,
 )
-from counterpoint.rewards.targets import given_instructions, read_goal
+from counterpoint.rewards.targets import given_instructions, never_change, read_goal
 
 Array = NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""The instructions and the goal that a command is given, read and checked before long work."""
+"""The instructions, goals and frames that a command is given, read and checked before they cost long work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from PIL import Image, UnidentifiedImageError
 
 from counterpoint.errors import BadInputError, require
 from counterpoint.rewards.model import check_instructions
+
+_CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
+
+
+def never_change(frames: UInt8[NDArray[np.uint8], "N H W 3"], first: UInt8[NDArray[np.uint8], "H W 3"]) -> bool:
+    """Return whether all images are `first`, but for what a codec changes."""
+    return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
 def read_goal(path: Path) -> UInt8[NDArray[np.uint8], "H W 3"]:
