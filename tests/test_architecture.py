@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,33 +42,31 @@ def imports() -> dict[str, set[str]]:
 
 def called(tree: ast.Module) -> set[str]:
     """Modules that code names without a statement: for `import_module`, or as a key of a lazy table."""
-    tables: dict[str, dict[Any, str]] = {}
-    lazy: set[str] = set()
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign):
-            value, names = statement.value, [ast.unparse(target) for target in statement.targets]
+    tables: dict[str, dict[object, str]] = {}
+    lazy = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            value, names = node.value, [ast.unparse(target) for target in node.targets]
             if isinstance(value, ast.Call) and ast.unparse(value.func) == "LazyTable":
                 value = next(part for part in value.args if isinstance(part, ast.Dict))
                 lazy.update(names)
             if isinstance(value, ast.Dict):
-                pairs = zip(value.keys, value.values, strict=True)
-                known: dict[Any, str] = {
-                    key.value: str(entry.value)
-                    for key, entry in pairs
-                    if isinstance(key, Constant) and isinstance(entry, Constant)
-                }
+                known: dict[object, str] = {}
+                for key, entry in zip(value.keys, value.values, strict=True):
+                    if isinstance(key, Constant) and isinstance(entry, Constant):
+                        known[key.value] = str(entry.value)
                 tables |= dict.fromkeys(names, known)
-    found: set[str] = set()
+    found = set[str]()
 
     def entries(part: ast.AST) -> Iterator[str]:
         if isinstance(part, ast.Subscript) and isinstance(part.slice, Constant):
             yield tables.get(ast.unparse(part.value), {}).get(part.slice.value, "")
 
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in lazy:
-            found.update(entries(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            for part in chain.from_iterable(map(ast.walk, node.args)):
+    for code in ast.walk(tree):
+        if isinstance(code, ast.Subscript) and ast.unparse(code.value) in lazy:
+            found.update(entries(code))
+        elif isinstance(code, ast.Call) and ast.unparse(code.func).endswith("import_module"):
+            for part in chain.from_iterable(map(ast.walk, code.args)):
                 found.update(entries(part))
                 if isinstance(part, Constant) and isinstance(part.value, str):
                     found.add(part.value)
@@ -126,6 +123,7 @@ OWN_STREAMS = {
     "envs/dmc/env.py": "seeds dm_control's own stream",
     "envs/robomimic.py": "seeds robosuite's own stream",
     "envs/goal/ogbench.py": "seeds OGBench's own stream",
+    "evaluation/held_out.py": "chooses videos of larger sets",
     "evaluation/report.py": "chooses what a page shows",
     "evaluation/scenes.py": "chooses scenes",
     "evaluation/statistics.py": "resamples results",
@@ -145,7 +143,7 @@ def test_chance_has_one_source() -> None:
     numpy = r"default_rng\([^)]|SeedSequence|Philox|RandomState|random\.seed\("
     makes = re.compile(numpy + r"|[( ]set_seed\(|Generator\(\)|manual_seed\(")
     derived = re.compile(r"(sample|initial)_seed\(")
-    found: set[str] = set()
+    found = set()
     for file in (SRC / "counterpoint").rglob("*.py"):
         lines = [line.split("# ")[0] for line in file.read_text().splitlines()]
         if any(makes.search(line) and not derived.search(line) for line in lines):

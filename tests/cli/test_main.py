@@ -96,6 +96,8 @@ DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
     ("arguments", "key", "words"),
     [
         ([*DEMO, "--train.step=3"], "--train.step", "did you mean '--train.steps'?"),
+        ([*DEMO, "--steps", "3"], "--steps", "did you mean '--train.steps'?"),
+        (["train", "gcbc", "--steps", "3"], "--steps", "did you mean '--online.steps' or '--train.steps'?"),
         ([*DEMO, "--objective.temperatur=3"], "--objective.temperatur", "did you mean '--objective.temperature'?"),
         ([*DEMO, "--objective.name=x"], "--objective.name", "found 'x'; expected 'decisionnce_t'"),
         ([*DEMO, "--optimizer.lr=fast"], "--optimizer.lr", "found 'fast'; expected FLOAT"),

@@ -49,8 +49,9 @@ def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
     where = parts.get("where") or "--" + ".".join(parts[key] for key in ("section", "key") if key in parts)
     found = parts.get("found") or ("nothing" if "Missing" in text else "no such option")
     expected = parts.get("expected") or ("a value" if found == "nothing" else "another")
-    if close := re.search(r"Perhaps you meant: (--[\w.-]+)", text):
-        hint = f"did you mean {close[1]!r}?"
+    if near := re.findall(r"--[\w.-]+", text.partition("Perhaps you meant: ")[2]):
+        same = dict.fromkeys(option for option in near if option.endswith(f".{where.strip('-')}"))  # in a section
+        hint = f"did you mean {' or '.join(map(repr, same or near[:1]))}?"
     else:
         shown = re.search(r".*(counterpoint.*? --help)", text)
         word = where if found == "no such option" else found.strip("'")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import require
@@ -81,7 +80,7 @@ def open_unseen(
     infos = list(enumerate(source.episodes))
     good_ones = [at for at, info in infos if info.length > 1 and info.instruction.strip()]
     require(good_ones, path, "no episode with an instruction", "some", "report on instructed episodes")
-    sample = np.random.default_rng(seed).choice(len(good_ones), min(most, len(good_ones)), replace=False)
+    sample = sample_rng(seed, 0, "held-out episodes").choice(len(good_ones), min(most, len(good_ones)), replace=False)
     kept = [good_ones[at] for at in sorted(sample.tolist())]
     trained = [
         same and held is None and chosen in (None, config["data"].get("train_split", "train"))

@@ -66,9 +66,8 @@ def recipe_of(tree: Mapping[str, Any], where: str) -> Recipe:
     fields: dict[str, Any] = {
         key: (part, ... if key in tree else part()) for key, part in base.sections(tree, where).items()
     }
-    typed: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
-    found: Recipe = validate(typed, tree, where)
-    return found
+    # In one expression: mypy takes a name that `create_model` is assigned to for a class without fields.
+    return validate(create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields), tree, where)
 
 
 def _class_of(tree: Mapping[str, Any], where: str) -> type[Recipe]:

@@ -166,6 +166,8 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
     Beside the data lies `collect.json`: what `collect` keeps of every data set (episodes that strayed count as
     `dropped`), and under `evaluation` the environment on which to evaluate.
 
+    Time on two cores: under a second an episode. Disk: about 40 kB an episode.
+
     Raises:
         BadInputError: When the folder holds something else, or the maze cannot be cut.
         MissingExtraError: When the simulator or what writes Minari's form is not installed.

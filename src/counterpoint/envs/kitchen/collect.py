@@ -37,6 +37,8 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
     their positions; the environment state is that of the handles (see `KitchenEnv`). There are 12.5 actions a second;
     the data set says 12 frames. `meta/info.json` also keeps the configuration, versions, render settings and canary.
 
+    Time on two cores: about 3 s an episode of 112 pixels. Disk: about 0.2 MB an episode.
+
     Raises:
         BadInputError: When the configuration is wrong, the folder holds something else, or a worker dies.
         MissingExtraError: When gymnasium-robotics is not installed.

@@ -46,6 +46,8 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
     Actions are float32 [T, 4] as carried out, state is float32 [T, 4] (hand position in metres, gripper opening),
     rewards are Meta-World's own. `meta/info.json` also keeps the configuration, versions, render settings and canary.
 
+    Time on two cores: about 2 s an episode of 112 pixels. Disk: about 0.3 MB an episode.
+
     Raises:
         BadInputError: When the configuration is wrong, the folder holds something else, or a worker dies.
         MissingExtraError: When Meta-World is not installed.
