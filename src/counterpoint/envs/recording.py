@@ -213,16 +213,15 @@ class Staging:
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
         """Return an episode's arrays by name; an episode without the file has none."""
         folder = self._at(place)
-        if name != _ARRAYS and name not in digests_of(folder):
+        if name != _ARRAYS and name not in self._names(place):
             return {}
         with np.load(BytesIO(read_part(folder, name, _HINT))) as arrays:
             return dict(arrays)
 
     def videos(self, place: int) -> dict[str, Path]:
         """Return an episode's videos by camera."""
-        folder = self._at(place)
-        names = sorted(name for name in digests_of(folder) if name.endswith(".mp4"))
-        return {Path(name).stem: check_part(folder, name, _HINT) for name in names}
+        names = sorted(name for name in self._names(place) if name.endswith(".mp4"))
+        return {Path(name).stem: check_part(self._at(place), name, _HINT) for name in names}
 
     def episode(self, place: int, instruction: str, fps: float) -> Episode:
         """Return an episode without the frames that are kept as video."""
@@ -238,6 +237,11 @@ class Staging:
             rewards=arrays["rewards"],
             environment_state=arrays.get("environment_state"),
         )
+
+    def _names(self, place: int) -> set[str]:
+        """Return the files that are there or have a digest: one without the other is refused when it is read."""
+        folder = self._at(place)
+        return {*digests_of(folder), *(path.name for path in folder.iterdir())}
 
     def _at(self, place: int) -> Path:
         return self.folder / f"{place:06d}"
