@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.cli import main
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.evaluation.compare import compare_command
+from counterpoint.evaluation.comparison import compare
+from counterpoint.evaluation.embedded import RECORDED
+from counterpoint.rewards.sources import FunctionReward
+from counterpoint.training.compare import compare_recipes
+from tests.evaluation.fake import store
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
 
@@ -57,6 +63,27 @@ def test_the_command_compares_runs_and_functions(
     again = json.loads((tmp_path / "again" / "compare.json").read_text())
     assert [row["trained_on_these"] for row in again["rows"]] == [True] + 6 * [False]
     assert "was trained on these very videos" in (tmp_path / "again" / "compare.html").read_text()
+
+
+def test_missing_extras_are_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingExtraError, match="sklearn"):
+        compare_command({"none": ["no/such/run"]}, tmp_path, tmp_path / "out")
+    with pytest.raises(MissingExtraError, match="sklearn"):
+        compare_recipes(["decisionnce_t-demo"], tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_curve_that_hardly_changes_is_compared_without_a_warning(
+    recwarn: pytest.WarningsRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def still(frames: NDArray[np.uint8], instruction: str) -> NDArray[np.float64]:
+        return np.linspace(0.3, 0.3 + 1e-15, len(frames))
+
+    found = compare({"still": [FunctionReward(still, "still")]}, store(each=1))
+    assert found.rows[0].inputs[RECORDED]["voc_pearson"].value == 0.0
+    assert [str(one.message) for one in recwarn.list] == []
+    assert "Warning" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
