@@ -56,7 +56,7 @@ def read_recipe(recipe: str) -> Tree:
     """Read a recipe by name, or any TOML file by path.
 
     Raises:
-        BadInputError: When there is no such recipe or file, or it is not TOML.
+        BadInputError: The recipe or file does not exist, or the file is not TOML.
     """
     if recipe.endswith(".toml"):
         require(Path(recipe).is_file(), recipe, "no file", "a recipe in TOML", "check the path")

@@ -133,7 +133,7 @@ def usable_device(device: str | None) -> str:
     """Return a device of this machine; a GPU by default where there is one.
 
     Raises:
-        BadInputError: There is no such device.
+        BadInputError: The machine does not have the device.
     """
     import torch
 
@@ -181,7 +181,7 @@ def one_message(again: str = CONTINUES) -> Iterator[None]:
     """End the process with one message: code 2 for what its user can mend, 130 and 143 for SIGINT and SIGTERM.
 
     Args:
-        again: What the user is told after a signal.
+        again: The message printed after a signal.
     """
 
     def terminate(*_: object) -> None:

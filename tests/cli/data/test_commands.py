@@ -101,7 +101,7 @@ def test_the_folder_that_collect_wrote_is_known(
     (maze / "val/data/metadata.json").write_text('{"data_format": "hdf5"}')
     assert doctor(maze) == 2
     (tmp_path / "nothing/at all").mkdir(parents=True)
-    with pytest.raises(BadInputError, match="a folder of another kind"):
+    with pytest.raises(BadInputError, match="a folder without a data set of a known format"):
         info(tmp_path / "nothing")
 
 
