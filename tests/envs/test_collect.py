@@ -24,7 +24,7 @@ from counterpoint.envs.collect import episode_seed, plan_jobs, slots, split_rang
 from counterpoint.envs.metaworld import collect
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
-from counterpoint.envs.recording import Recording
+from counterpoint.envs.recording import Recording, Staging
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 
@@ -143,14 +143,14 @@ def numbered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, recorded: list[int], count: int) -> None:
     """Interrupt the collection before the next episode after `count` is kept."""
-    staged = collection.Staging.add
+    staged = Staging.add
 
     def add(*arguments: Any, **more: Any) -> None:
         if len(recorded) > count:
             raise KeyboardInterrupt
         staged(*arguments, **more)
 
-    monkeypatch.setattr(collection.Staging, "add", add)
+    monkeypatch.setattr(Staging, "add", add)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -198,10 +198,8 @@ def test_an_extension_that_was_interrupted_continues(
             raise KeyboardInterrupt
 
         if stop == "record":
-            staged = collection.Staging.add
-            broken.setattr(
-                collection.Staging, "add", lambda *a, **k: interrupt() if len(numbered) > 2 else staged(*a, **k)
-            )
+            staged = Staging.add
+            broken.setattr(Staging, "add", lambda *a, **k: interrupt() if len(numbered) > 2 else staged(*a, **k))
         elif stop == "assemble":
             broken.setattr(collect._MetaWorldCollection, "assemble", interrupt)
         else:

@@ -15,7 +15,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.curves import _video, reward_command, score_clip
+from counterpoint.rewards.curves import reward_command, score_clip, video_clip
 from counterpoint.rewards.model import gains
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import write_data
@@ -151,10 +151,10 @@ def test_bad_choices_of_episodes_are_refused(
 def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clip = video(tmp_path / "clip.mp4")
     model = RewardModel(SeeingEncoder())
-    whole = score_clip(model, _video(clip), INSTRUCTIONS)
+    whole = score_clip(model, video_clip(clip), INSTRUCTIONS)
     monkeypatch.setattr("counterpoint.rewards.curves.CHUNK_BYTES", 6 * 64 * 64 * 3)
     monkeypatch.setattr("counterpoint.rewards.curves.IMAGES", 4)
-    parts = score_clip(model, _video(clip), INSTRUCTIONS)
+    parts = score_clip(model, video_clip(clip), INSTRUCTIONS)
     np.testing.assert_allclose(whole.values, parts.values, atol=1e-6)
     assert list(parts.images) == [0, 3, 7, 10]
     assert len(whole.images) == 11

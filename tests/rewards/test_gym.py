@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -334,3 +335,18 @@ def test_a_meta_world_task_gives_rewards_of_renders_and_of_its_camera_alike() ->
     assert [*infos[0]] == ["is_success", "environment_reward"]
     rendered.close()
     seen.close()
+
+
+@pytest.mark.sim
+def test_the_page_names_the_keys_of_an_observation_with_its_embedding() -> None:
+    class Blank:
+        embed_dim = 4
+
+        def encode_image(self, frames: torch.Tensor, /) -> torch.Tensor:
+            return torch.zeros(len(frames), 4)
+
+    env = make_env("metaworld/drawer-open", 64, steps=20)
+    seen = EmbeddingObservation(env, Blank(), image="corner2", replace=True)
+    keys = sorted(seen.observation_space.spaces)
+    env.close()
+    assert str(keys) in (Path(__file__).parents[2] / "docs/gym_rewards.md").read_text()

@@ -121,7 +121,7 @@ def reward_command(
     """
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
-    clips = _episodes(videos, episodes, camera) if episodes else [_video(path) for path in videos]
+    clips = _episodes(videos, episodes, camera) if episodes else [video_clip(path) for path in videos]
     if goal is not None:
         alone = instruction is None and text_file is None
         require(alone, "--goal", "an instruction beside it", "one of the two", "leave one out")
@@ -185,7 +185,8 @@ class Clip:
     state: NDArray[np.float32] | None = None
 
 
-def _video(path: Path) -> Clip:
+def video_clip(path: Path) -> Clip:
+    """Return a video file as a clip."""
     hint = "name some of its episodes: --episodes 0 1 2"
     require(not path.is_dir(), path, "a folder", "a video file, or a data set and episodes", hint)
 

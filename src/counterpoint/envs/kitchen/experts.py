@@ -13,6 +13,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.rendering import import_mujoco
+from counterpoint.envs.robosuite.experts import bounded, rotation_vector
 
 FORWARD = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
 """The hand's rotation when it points into the kitchen and closes its fingers sideways; columns are its axes."""
@@ -152,7 +153,7 @@ class KitchenExpert:
     def _at(self, joint: float, offset: Vector) -> tuple[Array, Array]:
         """Return the place [3] and rotation [3, 3] of the hand at the handle when the joint is there."""
         (place, turn), (_, first) = self._handle(joint), self._handle(0.0)
-        turned, (about, sideways, roll) = _vector(turn @ first.T), self._way.tilt
+        turned, (about, sideways, roll) = rotation_vector(turn @ first.T), self._way.tilt
         tilt = _rotation((0, 0, about)) @ _rotation((sideways, 0, 0)) @ _rotation((0, roll, 0))
         return place + _rotation(turned) @ np.array(offset), _rotation(self._way.turns * turned) @ tilt @ FORWARD
 
@@ -171,9 +172,9 @@ class KitchenExpert:
         model, data, seconds = self._model, self._data, self._seconds
         jacobian = np.zeros((6, model.nv))
         self._mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], self._hand)
-        move = _bounded(self._gain * (place - data.site_xpos[self._hand]), self._speed)
+        move = bounded(self._gain * (place - data.site_xpos[self._hand]), self._speed)
         turned = data.site_xmat[self._hand].reshape(3, 3)
-        spin = _bounded(self._gain * _vector(rotation @ turned.T), self._turn)
+        spin = bounded(self._gain * rotation_vector(rotation @ turned.T), self._turn)
         weights, limits = np.repeat([1.0, stiff], 3), model.jnt_range[ARM]
         low = (limits[:, 0] + self._margin - data.qpos[ARM]) / seconds
         high = (limits[:, 1] - self._margin - data.qpos[ARM]) / seconds
@@ -185,18 +186,6 @@ class KitchenExpert:
         share = 1 - np.exp(-seconds * self._stiffness / self._damping)
         told = velocity * seconds / share + data.qfrc_bias[ARM] / self._stiffness
         return np.append(told / self._unit, [fingers, fingers]).clip(-1.0, 1.0)
-
-
-def _bounded(vector: Array, length: float) -> Array:
-    """Return the vector, shortened to `length` where it is longer."""
-    return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
-
-
-def _vector(rotation: Array) -> Array:
-    """Return axis times angle of a rotation matrix: [3]."""
-    from scipy.spatial.transform import Rotation
-
-    return np.asarray(Rotation.from_matrix(rotation).as_rotvec())
 
 
 def _rotation(vector: Any) -> Array:
