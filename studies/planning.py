@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,8 @@ def settings(config: PlanningConfig, reward: str, task: str, seed: int) -> PlanC
 
 def plan_scenes(config: PlanningConfig, reward: str, task: str, seed: int) -> Tree:
     """Plan the scenes of one seed."""
-    found = plan(settings(config, reward, task, seed))
+    with TemporaryDirectory() as folder:
+        found = plan(settings(config, reward, task, seed), Path(folder) / "plan.json")
     return {"episodes": found["episodes"], "actions_a_second": found["actions_a_second"]}
 
 

@@ -17,7 +17,7 @@ from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
+from counterpoint.training.run import load_checkpoint, save_checkpoint
 
 STATE = Spaces(observation=(5,), goal=(2,), action=2, success_distance=0.5)
 WHOLE = Spaces(observation=(4,), goal=(4,), action=2, success_distance=0.5)

@@ -16,7 +16,7 @@ from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
+from counterpoint.training.run import load_checkpoint, save_checkpoint
 from tests.agents.baseline_batches import acted
 from tests.agents.point_world import AGENTS, IMAGES, STATES, point_batch, small_agent
 

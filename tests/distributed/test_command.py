@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from counterpoint.formats.minari.writer import write_minari
-from counterpoint.training.checkpoint import list_checkpoints
 from counterpoint.training.memory import CAN_SHARD
+from counterpoint.training.run import list_checkpoints
 from tests.conftest import write_robot_set
 from tests.e2e.unfinished import unfinished_script
 from tests.formats.minari.made import goal_episodes

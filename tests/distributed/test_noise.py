@@ -15,9 +15,9 @@ from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Objective
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.objectives.smart import SMART, SMARTConfig
-from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
 from counterpoint.training.imitation import build_imitation
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.run import load_checkpoint, save_checkpoint
 from tests.data.sampling import sampler
 from tests.distributed.ranks import run_ranks
 from tests.policies.masked_demos import CAMERAS, SMALL_VIT, masked_demos, small_imitation

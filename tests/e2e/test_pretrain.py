@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.conftest import write_robot_set
 from tests.e2e.unfinished import unfinished
 from tests.training.test_checkpoint import equal

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.e2e.unfinished import unfinished
 from tests.training.step_data import control_store, write_control_set, write_recipe
 from tests.training.test_checkpoint import equal

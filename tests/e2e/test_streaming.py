@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from counterpoint.training.checkpoint import list_checkpoints
+from counterpoint.training.run import list_checkpoints
 from tests.e2e.unfinished import unfinished
 from tests.formats.made import memory_store
 from tests.formats.remote_made import s3_double, upload, write_shards

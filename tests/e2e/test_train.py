@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from counterpoint.training.checkpoint import list_checkpoints
+from counterpoint.training.run import list_checkpoints
 from tests.e2e.unfinished import unfinished
 
 pytestmark = [pytest.mark.sim, pytest.mark.slow]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from counterpoint.evaluation.compare import scene_rewards
 from counterpoint.evaluation.comparison import Comparison, compare
-from counterpoint.evaluation.scenes import scene_rewards
 from counterpoint.formats import open_dataset
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward, FunctionReward

@@ -17,17 +17,11 @@ from counterpoint.objectives.action_prediction import (
     MultitaskCloningConfig,
 )
 from counterpoint.objectives.atc import ATC, ATCConfig
+from counterpoint.objectives.base import frozen_copy, soft_update
 from counterpoint.objectives.curl import CURL, CURLConfig
 from counterpoint.objectives.premier_taco import FutureConfig, FutureHeads, PremierTACO, PremierTACOConfig
 from counterpoint.objectives.spr import SPR, SPRConfig
-from counterpoint.objectives.steps import (
-    StepObjective,
-    TargetObjective,
-    check_actions,
-    frozen_copy,
-    perceptron,
-    soft_update,
-)
+from counterpoint.objectives.steps import StepObjective, TargetObjective, check_actions, perceptron
 from counterpoint.objectives.taco import TACO, TACOConfig
 from counterpoint.objectives.td3_bc_pretraining import TD3BCPretraining, TD3BCPretrainingConfig
 from tests.encoders.weights import assert_orthogonal

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoint.errors import BadInputError
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint, newest_valid, save_checkpoint
+from counterpoint.training.run import list_checkpoints, load_checkpoint, newest_valid, save_checkpoint
 
 
 def state() -> dict[str, Any]:

@@ -12,8 +12,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.training.checkpoint import list_checkpoints
 from counterpoint.training.cloning import CloningRecipe
+from counterpoint.training.run import list_checkpoints
 from tests.data.reading import read_episode
 from tests.policies.demos import demonstrations, observed
 from tests.training.runs import clone, cloning

@@ -14,8 +14,8 @@ import torch
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.loop import TrainConfig
+from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, run, toy

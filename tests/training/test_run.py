@@ -12,8 +12,7 @@ import pytest
 
 from counterpoint.errors import BadInputError
 from counterpoint.training import checkpoint
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
-from counterpoint.training.run import METRICS
+from counterpoint.training.run import METRICS, list_checkpoints, load_checkpoint
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, open_run, run

@@ -18,9 +18,8 @@ from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.objectives import StepObjective, objective_names
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.recipe import load_recipe
-from counterpoint.training.run import METRICS
+from counterpoint.training.run import METRICS, list_checkpoints, load_checkpoint
 from counterpoint.training.train import train
 from counterpoint.training.transitions import TransitionsRecipe, build_step_objective, evenly_spaced_frames
 from tests.data.numbered import numbered_store

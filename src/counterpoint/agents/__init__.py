@@ -29,7 +29,8 @@ from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.config import validate
 from counterpoint.data.episode import Spaces
-from counterpoint.encoders.hub import Description, SavedModel, read_model
+from counterpoint.encoders.card import Description
+from counterpoint.encoders.hub import SavedModel, read_model
 from counterpoint.errors import BadInputError, require_known
 from counterpoint.objectives.base import NonFiniteError
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from counterpoint.encoders.card import Card
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.encoders.hub import Card
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights
 from counterpoint.errors import require

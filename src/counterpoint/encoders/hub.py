@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Unpack
 
-from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub import HfApi, ModelCard, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 from torch import Tensor, nn
 from tyro.conf import Positional, arg
 
 from counterpoint.config import FrozenConfig, validate
+from counterpoint.encoders.card import ANY_ID, README, Card, Description, model_card, with_results
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require, usable_device
 from counterpoint.files import write_atomically
@@ -30,7 +31,7 @@ from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require
 from counterpoint.provenance import note_download
 from counterpoint.registry import LazyTable
 
-CONFIG, WEIGHTS, README = "config.json", "model.safetensors", "README.md"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 KINDS = LazyTable(
     "kind",
@@ -251,44 +252,6 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError, EntryNotFoundError)
 
 
-class Card(TypedDict, total=False):
-    """The parts of a model card that the model itself does not know.
-
-    Attributes:
-        title: First heading.
-        start: The weights that training started from.
-        method: Markdown about the training, with the recipe and the paper.
-        data: Markdown about the training data.
-        results: Markdown about measurements, with the command.
-        license: Identifier of the weights' licence.
-    """
-
-    title: str
-    start: str
-    method: str
-    data: str
-    results: str
-    license: str
-
-
-_ANY_ID, _NO_RESULTS = "path/or/hub-id", "None stated."
-
-
-@dataclass(frozen=True)
-class Description:
-    """The part of a model card that a model writes about itself.
-
-    Attributes:
-        usage: Code that uses `model`.
-        facts: Rows of a table: name -> value.
-        sections: Heading -> Markdown.
-    """
-
-    usage: str
-    facts: Mapping[str, object]
-    sections: Mapping[str, str]
-
-
 class SavedModel:
     """Base of everything that is saved: encoders, policies and agents.
 
@@ -320,7 +283,7 @@ class SavedModel:
         others = {name: module.state_dict() for name, module in (further or {}).items()}
         written = write_model(Path(folder), self.kind, config, weights, others)
         if not (written / README).exists():
-            write_atomically(written / README, str(self._card(sum(value.numel() for value in weights.values()), card)))
+            write_atomically(written / README, model_card(self, weights, card))
         return written
 
     def push_to_hub(
@@ -336,27 +299,6 @@ class SavedModel:
         with TemporaryDirectory() as place:
             folder = self.save_pretrained(Path(place) / "model", **card)
             return push(folder, repo_id, private=private, token=token, revision=revision)
-
-    def _card(self, size: int, card: Card) -> ModelCard:
-        own, kind = self.describe(), self.kind.replace("_", " ")
-        tags = ["counterpoint", "robotics", "representation-learning", "contrastive-learning"]
-        data = ModelCardData(
-            library_name="counterpoint", license=card.get("license"), pipeline_tag="robotics", tags=tags
-        )
-        facts = {"Kind": kind, **own.facts, "Weights in `model.safetensors`": f"{size:,} numbers"}
-        facts |= {"Started from": card["start"]} if "start" in card else {}
-        sections = {
-            **own.sections,
-            "Method": card.get("method", "Not stated."),
-            "Training data": card.get("data", "Not stated."),
-            "Results": card.get("results", _NO_RESULTS),
-        }
-        usage = f'import counterpoint\n\nmodel = counterpoint.load("{_ANY_ID}")\n{own.usage}'
-        parts = [f"---\n{data.to_yaml()}\n---", f"# {card.get('title') or f'Counterpoint {kind}'}"]
-        parts += ["Written by [Counterpoint](https://counterpoint.readthedocs.io).", f"```python\n{usage}\n```"]
-        parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]))
-        parts += [f"## {heading}\n\n{text}" for heading, text in sections.items()]
-        return ModelCard("\n\n".join(parts) + "\n")
 
 
 def push(
@@ -399,8 +341,8 @@ def push(
         folder = shutil.copytree(saved, Path(place) / "model")
         readme = folder / README
         card = ModelCard(readme.read_text(encoding="utf-8") if readme.exists() else f"# Counterpoint {kind}\n")
-        card.text = card.text.replace(_ANY_ID, repo_id)
-        card.text = _with_results(card.text, Path(source))
+        card.text = card.text.replace(ANY_ID, repo_id)
+        card.text = with_results(card.text, Path(source))
         if license:
             card.data["license"] = license
         card.save(readme)
@@ -415,42 +357,6 @@ def push(
             hint = "check the id, `hf auth login` and the connection; offline, copy the folder: it loads by its path"
             found = f"nothing uploaded ({str(error).splitlines()[0]})"
             raise BadInputError(repo_id, found, "a repository that this account may write to", hint) from error
-
-
-def write_results(run: Path) -> None:
-    """Write the numbers of a run's report and evaluation into the card of its model, if it has one."""
-    readme = run / "model" / README
-    if readme.is_file():
-        write_atomically(readme, _with_results(readme.read_text(encoding="utf-8"), run))
-
-
-def _with_results(card: str, run: Path) -> str:
-    """Return a card with a run's numbers under "Results", unless something else than this library's stands there."""
-    ours = rf"## Results\n\n(?:{re.escape(_NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
-    return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
-
-
-def _results(run: Path) -> str:
-    """Return the numbers in a run's `report.json` (its `results`) and `evaluation.json` as Markdown."""
-    rows, commands = [], []
-    for name, command in (("report", "report"), ("evaluation", "evaluate")):
-        file = run / f"{name}.json"
-        if file.is_file():
-            found = _json(file, lambda tree: dict(tree), "result")
-            commands.append(f"`counterpoint {command}`")
-            rows += [line for key, value in found.get("results", found).items() for line in _estimates(key, value)]
-    head = ["| | value | 95 % interval | n |", "|---|---|---|---|"]
-    return "\n".join([f"By {' and '.join(commands)}.", "", *head, *rows]) if rows else _NO_RESULTS
-
-
-def _estimates(name: str, value: Any) -> list[str]:
-    """Return one row of a table for every estimate in a tree of JSON."""
-    if not isinstance(value, dict):
-        return []
-    if {"value", "low", "high", "n"} <= value.keys():
-        numbers = ["" if value[key] is None else f"{value[key]:.3f}" for key in ("value", "low", "high")]
-        return [f"| {name} | {numbers[0]} | {numbers[1]} to {numbers[2]} | {value['n']} |"]
-    return [line for key, part in value.items() for line in _estimates(key, part)]
 
 
 class HubEncoder(nn.Module, SavedModel):

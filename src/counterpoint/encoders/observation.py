@@ -12,9 +12,10 @@ from torch.nn import functional
 from tyro.conf import Suppress
 
 from counterpoint.config import FrozenConfig
+from counterpoint.encoders.card import Description
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder, check_frames
-from counterpoint.encoders.hub import Description, HubEncoder
+from counterpoint.encoders.hub import HubEncoder
 from counterpoint.encoders.observation_networks import (
     DrQConvNet,
     FilmResNet18,

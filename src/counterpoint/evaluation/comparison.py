@@ -143,7 +143,7 @@ def compare(
         cameras: The view, by default the store's first; with several, rewards are the mean over the views.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of shuffles, segments, random weights and resamples.
-        scenes: Further controls, which look at one frame: `counterpoint.evaluation.scenes.scene_rewards`.
+        scenes: Further controls, which look at one frame: `counterpoint.evaluation.compare.scene_rewards`.
         readings: Further rows: other rewards of the same encoder.
         features: Digest of a frozen backbone -> the same episodes with its features, which are then not computed.
         about: Facts for the page.

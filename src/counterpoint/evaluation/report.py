@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tyro.conf import Positional
 
 from counterpoint.encoders.calibration import RewardForm
-from counterpoint.encoders.hub import write_results
+from counterpoint.encoders.card import write_results
 from counterpoint.errors import require
 from counterpoint.evaluation.bench import RANDOM, WRONG
 from counterpoint.evaluation.compare import TEMPLATES, Compared, check_extras, compare_unseen, page_values

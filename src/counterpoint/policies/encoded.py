@@ -19,7 +19,8 @@ from counterpoint.data.augment import centre_corner
 from counterpoint.data.draws import sample_seed
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
-from counterpoint.encoders.hub import Description, SavedModel, read_model
+from counterpoint.encoders.card import Description
+from counterpoint.encoders.hub import SavedModel, read_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.policies.chunking import ActionChunks

@@ -16,7 +16,8 @@ from counterpoint.data.cache import Decode
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore
-from counterpoint.encoders.hub import Card, SavedModel
+from counterpoint.encoders.card import Card
+from counterpoint.encoders.hub import SavedModel
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset, split_names, validation_split
 from counterpoint.formats.remote import absolute

@@ -17,8 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from counterpoint.training.checkpoint import newest_valid
-from counterpoint.training.run import METRICS
+from counterpoint.training.run import METRICS, newest_valid
 from tests.e2e.faults.injector import Ended, Fault, Server
 from tests.e2e.faults.jobs import JOBS, MODULES, Found, Job, differences, metrics_whole, results, write_inputs
 

@@ -25,8 +25,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
-from counterpoint.envs.goal.ogbench import PREFIX, OGBenchGoals
-from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
+from counterpoint.envs.goal.tasks import FAMILIES, PREFIX, OGBenchGoals, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
