@@ -1,6 +1,6 @@
 """Types that say how a function's parameters stand on the command line.
 
-A command is a function of the package; `counterpoint.cli.signature` reads its parameters, defaults and docstring. A
+A command is a function of the package; `counterpoint.cli.main` reads its parameters, defaults and docstring. A
 parameter is an option of its own name unless its type here says otherwise.
 """
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.cli.arguments import parsed_as
-from counterpoint.cli.main import COMMANDS, Group
-from counterpoint.cli.signature import signature_of, summary_of
+from counterpoint.cli.main import COMMANDS, Group, parsed_as, signature_of, summary_of
 from counterpoint.errors import BadInputError
 
 

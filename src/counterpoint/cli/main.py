@@ -6,22 +6,30 @@ A command's parameters, defaults and help are those of its function. Bad input e
 from __future__ import annotations
 
 import argparse
+import ast
+import builtins
+import contextlib
+import dataclasses
+import inspect
+import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import tyro
-from tyro.conf import arg
+from pydantic import BaseModel, ValidationError
+from tyro.conf import AvoidSubcommands, arg
 
-from counterpoint.cli.arguments import parsed_as, with_one_message
-from counterpoint.cli.signature import signature_of, summary_of
-from counterpoint.config import recipe_names, recipe_title
-from counterpoint.errors import CONTINUES, BadInputError, one_message, require_extras, require_known
+from counterpoint.config import FrozenConfig, bad_setting, recipe_names, recipe_title
+from counterpoint.errors import CONTINUES, BadInputError, one_message, require_extras, require_known, suggestion
+from counterpoint.flags import Typed
 
 
 @dataclass(frozen=True)
@@ -207,3 +215,155 @@ def _train(command: Command, name: str, arguments: Sequence[str]) -> None:
 
 
 AUXILIARY = "--auxiliary.objective.name"
+
+
+PACKAGE = "counterpoint"
+
+
+def summary_of(target: str) -> str:
+    """Return the first paragraph of the docstring of "module:function"."""
+    return _docstring(target).partition("\n")[0]
+
+
+def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[str, Any]]:
+    """Return a function with the parameters and docstring of "module:function", which returns its arguments.
+
+    Args:
+        target: The function; its types are built in, imported, or aliases that are assigned in a module.
+        types: Types and defaults that take the place of those of the parameters of these names.
+    """
+    module, node = target.partition(":")[0], _definition(target)
+    parameters = []
+    given = node.args.posonlyargs + node.args.args
+    defaults = [None] * (len(given) - len(node.args.defaults)) + node.args.defaults
+    for one, default in zip(given + node.args.kwonlyargs, [*defaults, *node.args.kw_defaults], strict=True):
+        written = one.annotation
+        assert written is not None
+        if isinstance(written, ast.Subscript) and ast.unparse(written.value) == "PythonOnly":
+            continue
+        value = inspect.Parameter.empty if default is None else _evaluated(default, module)
+        if one.arg in types:
+            kind, value = types[one.arg]
+        elif mark := _mark(written, module):
+            kind, value = mark.kind, value if mark.default is ... else mark.default
+        else:
+            kind = _evaluated(written, module)
+        if dataclasses.is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            kind = Annotated[kind, arg(name="")]  # its keys are options without a prefix
+        elif value in (None, ()):
+            kind = Annotated[kind, arg(help_behavior_hint="")]  # the docstring says what happens by default
+        parameters.append(inspect.Parameter(one.arg, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind))
+
+    def parsed(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    parsed.__name__, parsed.__doc__ = node.name, _docstring(target)
+    parsed.__annotations__ = {one.name: one.annotation for one in parameters}
+    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return parsed
+
+
+def _mark(written: ast.expr, module: str) -> Typed | None:
+    """Return the mark in `Annotated[..., Typed(...)]`; the type beside it is for Python, and is not looked up."""
+    calls = [node for node in ast.walk(written) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Typed"]
+    return _evaluated(calls[0], module) if calls else None
+
+
+def _docstring(target: str) -> str:
+    """Return a function's docstring, each paragraph and each argument in one line."""
+    text = ast.get_docstring(_definition(target)) or ""
+    return re.sub(r"(?<=\S)\n(?=\S|\s{8})(?!(?:Args|Returns|Raises):)\s*", " ", text)
+
+
+def _definition(target: str) -> ast.FunctionDef:
+    module, _, name = target.partition(":")
+    found = (node for node in _statements(module) if isinstance(node, ast.FunctionDef) and node.name == name)
+    return next(found)
+
+
+@cache
+def _statements(module: str) -> list[ast.stmt]:
+    """Return the statements of a module of the package."""
+    path = Path(__file__).parents[1].joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8")).body
+
+
+def _evaluated(expression: ast.expr, module: str) -> Any:
+    """Return the value of an expression that stands in a module."""
+    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+    return eval(ast.unparse(expression), {name: _value(name, module) for name in names})
+
+
+def _value(name: str, module: str) -> Any:
+    """Return what a name means in a module, which is imported only where the name is no alias and no import."""
+    for node in _statements(module):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    home = str(node.module)
+                    own = home.partition(".")[0] == PACKAGE
+                    return _value(alias.name, home) if own else getattr(import_module(home), alias.name)
+        elif isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == [name]:
+            return _evaluated(node.value, module)
+    return getattr(builtins, name) if hasattr(builtins, name) else getattr(import_module(module), name)
+
+
+Parsed = TypeVar("Parsed")
+
+
+def parsed_as(
+    parse: Callable[..., Parsed], arguments: Sequence[str], prog: str, description: str | None = None
+) -> Parsed:
+    """Parse arguments as a function's signature and call it; bad arguments are one `BadInputError`."""
+
+    def parsed() -> Parsed:
+        found: Parsed = tyro.cli(parse, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
+        return found
+
+    try:
+        return with_one_message(parsed)
+    except ValidationError as error:  # of the settings as a whole
+        raise bad_setting(error, FrozenConfig, prog.partition(" ")[2]) from None
+
+
+def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
+    """Run a parser; turn the box in which tyro reports bad arguments into a `BadInputError`."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse()
+    except SystemExit as ended:
+        if ended.code != 2:
+            raise
+    lines = re.sub("[\u2500-\u257f]|-{3,}", " ", printed.getvalue()).splitlines()
+    text = " ".join(" ".join(line.strip(" |+") for line in lines).split())
+    match = next((match for pattern in BAD_ARGUMENTS if (match := re.search(pattern, text))), None)
+    parts = {key: value for key, value in (match.groupdict() if match else {"found": text}).items() if value}
+    where = parts.get("where") or "--" + ".".join(parts[key] for key in ("section", "key") if key in parts)
+    found = parts.get("found") or ("nothing" if "Missing" in text else "no such option")
+    expected = parts.get("expected") or ("a value" if found == "nothing" else "another")
+    if near := re.findall(r"--[\w.-]+", text.partition("Perhaps you meant: ")[2]):
+        same = dict.fromkeys(option for option in near if option.endswith(f".{where.strip('-')}"))  # in a section
+        hint = f"did you mean {' or '.join(map(repr, same or near[:1]))}?"
+    else:
+        shown = re.search(r".*(counterpoint.*? --help)", text)
+        word = where if found == "no such option" else found.strip("'")
+        hint = (
+            suggestion(word, re.findall(r"[\w-]+", expected)) or f"see `{shown[1] if shown else 'counterpoint --help'}`"
+        )
+    raise BadInputError(where.replace("_", "-"), found, expected, hint)
+
+
+BAD_ARGUMENTS = (
+    r"Unrecognized (?:or misplaced )?options: (?P<where>[^\s,=]+)"
+    r"(?:.*?Available subcommands: (?P<expected>.+?) For full)?",
+    r"Error parsing (?:recipe\.?)?(?P<section>[\w.]*): \d+ validation errors? for \w+ (?:(?P<key>[a-z_\d.]+) )?"
+    r"(?:Value error, |Input should be )?(?P<expected>.+?) \[type=\w+, input_value=(?P<found>.+?), input_type",
+    r"Error parsing (?P<where>\S+): (?:[^':]*: )?(?P<found>.+?) (?:Argument helptext: \S+ (?P<expected>\S+)|For full)",
+    r"invalid choice (?P<found>.+?) for argument '(?P<where>.+?)'. Expected one of \((?P<expected>.+?),?\)",
+    r"Missing value for argument '(?P<where>.+?)'",
+    r"Missing from [^:]+: (?P<where>\S+)(?: (?P<expected>[A-Z.]{2,}))? ",
+    r"Missing (?P<where>subcommand) Expected one of \{(?P<expected>.+?)\}",
+)
+"""Patterns of tyro's messages; the first that fits is taken."""
