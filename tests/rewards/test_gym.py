@@ -347,6 +347,6 @@ def test_the_page_names_the_keys_of_an_observation_with_its_embedding() -> None:
 
     env = make_env("metaworld/drawer-open", 64, steps=20)
     seen = EmbeddingObservation(env, Blank(), image="corner2", replace=True)
-    keys = sorted(seen.observation_space.spaces)
+    keys = sorted(seen.observation_space.spaces)  # type: ignore[attr-defined]
     env.close()
     assert str(keys) in (Path(__file__).parents[2] / "docs/gym_rewards.md").read_text()
