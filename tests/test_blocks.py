@@ -132,7 +132,7 @@ def test_engines_that_cannot_work_are_refused(engine: Engine, words: str, monkey
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ray", "ray.data"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=r"counterpoint\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"\[ray\]"):
         Engine("ray").check()
 
 

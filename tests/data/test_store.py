@@ -69,7 +69,7 @@ def test_what_names_mean(camera: Cameras, count: int | None, names: tuple[str, .
 @pytest.mark.parametrize(
     ("camera", "count", "told"),
     [
-        ("d", None, r"found 'd'; expected one of \['a', 'b', 'c'\]"),
+        ("d", None, r"found 'd'; expected one of a, b, c"),
         (("a", "d"), 2, "found 'd'"),
         (("a", "a"), 2, "found a, a"),
         ((), None, "found none"),

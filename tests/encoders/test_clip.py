@@ -158,5 +158,5 @@ def test_building_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_without_open_clip_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(MissingExtraError, match=r"open_clip.*counterpoint\[clip\]"):
+    with pytest.raises(MissingExtraError, match=r"open_clip.*\[clip\]"):
         DualEncoder(VIT)

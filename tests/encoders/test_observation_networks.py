@@ -137,7 +137,7 @@ def test_instructions_that_do_not_fit_are_refused(instruction: list[str] | str |
 
 def test_without_the_sentence_encoder_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"counterpoint\[text\]"):
+    with pytest.raises(MissingExtraError, match=r"\[text\]"):
         FilmResNet18(3, 8)
 
 

@@ -82,7 +82,7 @@ def test_both_cameras_by_either_name(made: list[MadeLiberoEnv]) -> None:
 @pytest.mark.parametrize(
     ("name", "camera", "told"),
     [
-        ("libero_11/0", None, "suite 'libero_11'; expected one of libero_spatial"),
+        ("libero_11/0", None, "suite 'libero_11'; expected one of libero_10, libero_90"),
         ("libero_10", None, "task ''; expected 0 to 9, or one of LIVING_ROOM"),
         ("libero_10/10", None, "task '10'"),
         ("libero_10/fly", None, "task 'fly'"),

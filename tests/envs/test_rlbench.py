@@ -23,7 +23,7 @@ def simulated() -> Iterator[None]:
 
 def test_without_rlbench_the_error_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rlbench", None)  # as if it were not installed
-    with pytest.raises(MissingExtraError, match=r"rlbench, which comes from GitHub.*counterpoint\[rlbench\]"):
+    with pytest.raises(MissingExtraError, match=r"rlbench, which comes from GitHub.*\[rlbench\]"):
         RLBenchEnv("open_box")
 
 

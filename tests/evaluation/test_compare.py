@@ -15,7 +15,7 @@ from counterpoint.evaluation.compare import compare_command
 from counterpoint.evaluation.comparison import compare
 from counterpoint.evaluation.embedded import RECORDED
 from counterpoint.rewards.sources import FunctionReward
-from counterpoint.training.compare import compare_recipes
+from counterpoint.training.compare import compare as compare_all
 from tests.evaluation.fake import store
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
@@ -70,7 +70,7 @@ def test_missing_extras_are_named_before_any_work(tmp_path: Path, monkeypatch: p
     with pytest.raises(MissingExtraError, match="sklearn"):
         compare_command({"none": ["no/such/run"]}, tmp_path, tmp_path / "out")
     with pytest.raises(MissingExtraError, match="sklearn"):
-        compare_recipes(["decisionnce_t-demo"], tmp_path, tmp_path / "out")
+        compare_all(recipes=["decisionnce_t-demo"], data=tmp_path, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -139,7 +139,7 @@ def test_frames_of_other_size_are_named(root: Path) -> None:
     data = io.BytesIO()
     Image.new("RGB", (8, 8)).save(data, "JPEG")
     (root / "P01" / "rgb_frames" / "P01_01" / "frame_0000000004.jpg").write_bytes(data.getvalue())
-    with pytest.raises(BadInputError, match=r"frame_0000000004.jpg: found \(8, 8, 3\)"):
+    with pytest.raises(BadInputError, match=r"frame_0000000004.jpg: found images of several sizes: \(8, 8, 3\)"):
         open_root(root).frames(0, np.arange(4))
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -42,8 +43,8 @@ def by_hand(made: DiffusionPolicy, frames: Array, state: Array, t: int, seed: in
                 normal = 2 * (number - low) / (high - low) - 1 if high > low else number - low
                 embedded = torch.cat([embedded, torch.tensor([normal])])
         moments.append(embedded)
-    word = np.random.SeedSequence([seed, plan]).generate_state(1, np.uint64)[0]
-    generator = torch.Generator().manual_seed(int(word))
+    stream = np.random.Philox(key=np.array([seed, plan], np.uint64), counter=[0, 0, 0, zlib.crc32(b"plan")])
+    generator = torch.Generator().manual_seed(int(np.random.Generator(stream).integers(2**63)))
     return made.head.sample(torch.stack(moments)[None], generator=generator)[0, To - 1 :].numpy()
 
 

@@ -111,5 +111,5 @@ def test_noise_of_a_generator_is_repeated() -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "diffusers.schedulers.scheduling_ddim", None)
-    with pytest.raises(MissingExtraError, match=r"counterpoint\[diffusion\]"):
+    with pytest.raises(MissingExtraError, match=r"\[diffusion\]"):
         NoiseSchedule(100, 8, "ddim", "epsilon")

@@ -55,7 +55,7 @@ def plain_loss(method: str, f: Tensor, batch: Batch, r: int) -> Tensor:
     next_states, drawn = successors // GRID.actions, batch.futures[rows]
     if about.loss == "sr":
         reached = torch.nn.functional.one_hot(next_states.long(), S)
-        targets = (1 - DISCOUNT) * reached + DISCOUNT * f[successors].detach()  # Eq. 16
+        targets = (1 - DISCOUNT) * reached.to(f.dtype) + DISCOUNT * f[successors].detach()  # Eq. 16
         return (f[pairs] - targets).square().sum(1).mean() / 2
     reached, future, weight = f[pairs][:, next_states], f[pairs][:, drawn], f[successors][:, drawn]
     if about.loss == "td_infonce":

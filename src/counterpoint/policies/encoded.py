@@ -75,8 +75,9 @@ class Episode:
 
     def next_generator(self) -> torch.Generator:
         """Return the generator of the next plan's noise: a function of the episode's seed and the plan's number."""
+        seed = sample_seed(self._seed % 2**64, self._plans, "plan")
         self._plans += 1
-        return torch.Generator().manual_seed(sample_seed(self._seed % 2**64, self._plans, "plan"))
+        return torch.Generator().manual_seed(seed)
 
 
 @dataclass(frozen=True)

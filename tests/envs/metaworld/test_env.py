@@ -213,7 +213,7 @@ def test_bad_input() -> None:
 
 def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(MissingExtraError, match=r"counterpoint\[sim\]"):
+    with pytest.raises(MissingExtraError, match=r"\[sim\]"):
         MetaWorldEnv("drawer-open")
 
 
@@ -256,7 +256,7 @@ def test_task_names_are_written_out() -> None:
 def test_a_misspelt_task_brings_suggestions() -> None:
     with pytest.raises(BadInputError, match=r"drawr-open.*did you mean 'drawer-open-v3"):
         resolve_tasks(["drawr-open"])
-    with pytest.raises(BadInputError, match="one of assembly-v3"):
+    with pytest.raises(BadInputError, match="some of assembly-v3"):
         resolve_tasks(["zzz"])
     with pytest.raises(BadInputError, match="found none"):
         resolve_tasks([])
