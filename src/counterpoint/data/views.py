@@ -114,7 +114,7 @@ class StateStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The whole's digest with the sources' names."""
+        """The digest of the whole store combined with the sources' names."""
         return hashlib.sha256(f"{self.stores[0].fingerprint}{list(self.sources)}".encode()).hexdigest()
 
     def _values(self, source: str, episode: int) -> Any:
@@ -133,7 +133,7 @@ class OneCameraStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The whole's digest with the camera's name."""
+        """The digest of the whole store combined with the camera's name."""
         return hashlib.sha256(f"{self.stores[0].fingerprint}{self.cameras}".encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str:
@@ -157,7 +157,7 @@ class CamerasApart(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The views' digests together."""
+        """The digest of all the views' digests."""
         return hashlib.sha256("".join(view.fingerprint for view in self.stores).encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str | None:
@@ -199,7 +199,7 @@ class MultiTaskStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """All domains' names and digests together."""
+        """The digest of the names and digests of all domains."""
         parts = [f"{name}={store.fingerprint}" for name, store in zip(self.names, self.stores, strict=True)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -211,7 +211,7 @@ class Embedder:
 def observations(
     encoder: ObservationEncoder, store: EpisodeStore, episode: int, cameras: Sequence[str], count: int
 ) -> Iterator[Float[Tensor, "n D"]]:
-    """Yield the embeddings of an episode's steps, `count` at a time; the steps before the first repeat it.
+    """Yield the embeddings of an episode's steps, `count` at a time.
 
     Args:
         encoder: In evaluation mode.

@@ -39,13 +39,14 @@ class RobosuiteScene(CameraEnv):
 class RobomimicEnv(RobosuiteScene):
     """A robosuite task. The reward is robosuite's; success is being solved at this moment.
 
-    The state holds of each robot hand position, its quaternion and gripper joints, as in the data sets.
+    For each robot, the state holds the hand's position, the hand's quaternion and the gripper joints, as in the data
+    sets.
 
     Args:
         task: A robomimic data set (the path of an HDF5 file), or an environment such as `Lift`, which gets one Panda
             (two for `TwoArm...`) with the controller that robosuite gives it.
-        **options: See `Options`; `agentview` (of TwoArmTransport `shouldercamera0`) and robomimic's steps by default.
-            The data's names of cameras (`agentview_image`) work too.
+        **options: See `Options`. By default the camera is `agentview` (`shouldercamera0` for TwoArmTransport), and the
+            number of steps is robomimic's. The data's names of cameras (`agentview_image`) work too.
 
     Attributes:
         versions: robosuite's versions: `installed`, and `recorded` where the data set says so.

@@ -141,7 +141,7 @@ class CrosswayTerm(AuxiliaryTerm):
 
 
 class ObjectiveTerm(AuxiliaryTerm):
-    """An objective on transitions, on batches of its own, through the policy's encoder.
+    """An additional loss term: an objective on transitions that draws its own batches and trains the policy's encoder.
 
     Args:
         objective: Built around the policy's encoder.

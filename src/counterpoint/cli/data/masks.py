@@ -1,14 +1,14 @@
 """The work of `counterpoint data masks`: copy a LeRobot data set with robot masks beside its images.
 
-Masks come from files that were made elsewhere, in a folder with an entry an episode::
+Masks come from one of two sources. Either you give a folder with one entry per episode, laid out as below::
 
-    FOLDER/episode_000000/CAMERA/000000.png ...     an image a frame, named by the frame's number, or
+    FOLDER/episode_000000/CAMERA/000000.png ...     one image per frame, named by the frame's number, or
     FOLDER/episode_000000.npz                       an array CAMERA, bool or uint8 [T, H, W]
 
-as large as their image, 0 off the robot and 1 or 255 on it; or from the Segment Anything Model (Kirillov et al. 2023,
-arXiv 2304.02643). Its prompts, points on the robot and a box about it, are given once for a camera and hold for all of
-its frames, which suits a wrist camera, or a robot that covers the points in every frame. The model proposes three masks
-for a frame; the one with the highest predicted overlap is taken.
+Each mask has its image's size and is 0 off the robot and 1 or 255 on it. Or the Segment Anything Model (Kirillov et al.
+2023, arXiv 2304.02643) makes the masks. Its prompts, points on the robot and a box around it, are given once per camera
+and hold for all frames of that camera, which suits a wrist camera, or a robot that covers the points in every frame.
+The model proposes three masks per frame; the one with the highest predicted overlap is taken.
 """
 
 from __future__ import annotations
