@@ -1,4 +1,4 @@
-"""Stores that show other stores: parts of one, several as one, other cameras, other columns."""
+"""Stores that show other stores: a part of a store, several stores as one, other cameras or other columns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StoreView(EpisodeStore):
     """Episodes of other stores under new numbers.
 
     Args:
-        stores: The stores behind it.
+        stores: The stores that hold the episodes.
         owner: int [E], which of `stores` holds each episode.
-        numbers: int [E], its number there.
+        numbers: int [E], the episode's number in that store.
     """
 
     def __init__(self, stores: Sequence[EpisodeStore], owner: Array, numbers: Array) -> None:
@@ -51,7 +51,7 @@ class StoreView(EpisodeStore):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read frames from the stores behind it; vectors as every store does."""
+        """Read frames from the stores that hold them, and vectors as every store does."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         camera = self._camera(camera)
@@ -73,7 +73,7 @@ class SubsetStore(StoreView):
     """Some episodes of another store, renumbered from 0: a split, a task, a leave-one-out fold.
 
     Args:
-        store: The whole; an attribute `whole`.
+        store: The whole store; kept as the attribute `whole`.
         indices: Episodes of the store, in the order wanted.
     """
 
@@ -95,14 +95,14 @@ def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore
 
 
 class StateStore(StoreView):
-    """Another store whose `state` is several of its sources, side by side.
+    """Another store whose `state` joins several of its sources side by side.
 
     Args:
         store: The whole.
         sources: `state`, `environment_state`, or both in the order wanted.
 
     Attributes:
-        sources: Source -> its numbers.
+        sources: The number of dimensions of each source.
 
     Raises:
         BadInputError: When an episode lacks one of the sources.
@@ -124,7 +124,7 @@ class StateStore(StoreView):
 
 
 class OneCameraStore(StoreView):
-    """Another store with `camera` as its only one, and so its default."""
+    """Another store in which `camera` is the only camera, and so the default."""
 
     def __init__(self, store: EpisodeStore, camera: str) -> None:
         check_camera(camera, store.cameras)
@@ -142,11 +142,11 @@ class OneCameraStore(StoreView):
 
 
 class CamerasApart(StoreView):
-    """Every camera's view of every episode as an episode of its own, first all episodes of the first camera.
+    """A store with one episode per camera and episode; all episodes of the first camera come first.
 
     Args:
         store: The whole.
-        cameras: Some of its cameras.
+        cameras: Some cameras of the store.
     """
 
     def __init__(self, store: EpisodeStore, cameras: Sequence[str]) -> None:
@@ -210,7 +210,7 @@ class MultiTaskStore(StoreView):
 
 
 def join_domains(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore:
-    """Return one store as it is, several as the domains of a `MultiTaskStore`."""
+    """Return a single store as it is, and several stores as the domains of a `MultiTaskStore`."""
     return stores[0] if len(stores) == 1 else MultiTaskStore(stores, names)
 
 
@@ -226,7 +226,7 @@ def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> 
 
     Args:
         store: Episodes.
-        known: Numbers given already, such as those of the training episodes; other tasks come after them.
+        known: Numbers given already, such as those of the training episodes; further tasks are numbered after them.
     """
     table = dict(known or {})
     for task in _tasks(store):
@@ -241,7 +241,7 @@ def task_numbers(store: EpisodeStore, known: Mapping[Task, int] | None = None) -
 
 
 def action_mask(store: EpisodeStore, width: int) -> Bool[NDArray[np.bool_], "E A"]:
-    """Return which of `width` action dimensions are each episode's own."""
+    """Return a mask of the action dimensions, out of `width`, that each episode has."""
     whole, indices = _resolved(store)
     if not isinstance(whole, MultiTaskStore):
         return np.ones((len(indices), width), bool)
@@ -259,7 +259,7 @@ def _tasks(store: EpisodeStore) -> list[Task]:
 
 
 def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Integers]:
-    """Return the store behind any number of views on one store, and the numbers of this store's episodes in it."""
+    """Return the store behind any number of views, and the numbers that the view's episodes have in it."""
     if not isinstance(store, StoreView) or isinstance(store, MultiTaskStore):
         return store, np.arange(len(store.episodes))
     whole, indices = _resolved(store.stores[0])

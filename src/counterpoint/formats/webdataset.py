@@ -1,7 +1,7 @@
-"""WebDataset shards: tars whose members of one name are one sample, here one episode.
+"""WebDataset shards: tars in which all members with the same name form one sample, here one episode.
 
-`NAME-000000.tar` and so on lie in a folder, or in one folder a split. The name of a member up to the first dot is its
-sample's key, the rest says what it is:
+`NAME-000000.tar` and so on lie in one folder, or in one folder per split. The name of a member up to the first dot is
+its sample's key, the rest says what it is:
 
     KEY.mp4, KEY.CAMERA.mp4             a video (.mp4, .mkv, .webm, .mov, .avi), of one of several cameras
     KEY.jpg, KEY.000000.jpg             images (.jpg, .jpeg, .png), frame by frame in the order of their numbers
@@ -69,8 +69,8 @@ class WebDatasetStore(Reader):
 
     Args:
         path: The folder of the shards, or of the folders of splits, or one shard.
-        split: The name of a split's folder; by default all.
-        on_bad_row: Called for each shard or sample that cannot be used, which is then left out; by default the first
+        split: The name of a split's folder; by default all splits.
+        on_bad_row: Called for each shard or sample that cannot be used and is left out; by default the first one
             raises.
 
     Raises:
