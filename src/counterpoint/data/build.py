@@ -212,8 +212,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Journal:
-    """The episodes whose bytes are on the disk, also from an interrupted build, and the episodes that wait to be
-    noted."""
+    """The episodes that are on the disk, also from an interrupted build, and the episodes that wait to be noted."""
 
     def __init__(self, folder: Path, files: Iterable[_File]) -> None:
         self._folder, self._files = folder, list(files)

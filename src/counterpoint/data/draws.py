@@ -97,8 +97,7 @@ class Table(Protocol):
         """Number of samples per epoch."""
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw the `count` samples of one step, at least for the draws `wanted`. The result depends on the arguments
-        alone."""
+        """Draw the `count` samples of one step, with the draws `wanted` and perhaps more; a pure function."""
 
 
 class Pick(Protocol):

@@ -71,8 +71,7 @@ class Calibration(FrozenConfig):
         return np.asarray(np.interp(rewards, self.rewards, self.progress))
 
     def novelty_of(self, embeddings: Float[Array, "T D"]) -> Float[Array, " T"]:
-        """Return the distance of frames from the training data, in units of the threshold; above 1, a frame is unlike
-        them."""
+        """Return frames' distance from the training data in units of the threshold; above 1, a frame is unlike them."""
         deviations = (embeddings - np.array(self.centre)) / np.array(self.scale)
         return np.asarray(np.sqrt((deviations**2).mean(axis=1)) / self.distance)
 

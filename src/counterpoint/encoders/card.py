@@ -95,8 +95,7 @@ def write_results(run: Path) -> None:
 
 
 def with_results(card: str, run: Path) -> str:
-    """Return a card with a run's numbers under "Results", unless that section has text that this library did not
-    write."""
+    """Return a card with a run's numbers under "Results", unless that section has text from another author."""
     ours = rf"## Results\n\n(?:{re.escape(NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
     return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
 

@@ -301,8 +301,7 @@ class Bench:
         return {key: drawn for key, drawn in found.items() if np.isfinite(drawn.values[0])}
 
     def share(self, scores: Float[Array, "N K L"]) -> dict[str, Drawn]:
-        """Return the accuracy over K segments or paraphrases of every video: the mean over videos of the share that is
-        right."""
+        """Return the mean over videos of the share of a video's K segments or paraphrases that is right."""
         hits = [metrics.matched(part, self.own) for part in np.moveaxis(scores, 1, 0)]
         return {"accuracy": self._mean(np.mean(hits, axis=0))}
 
@@ -343,8 +342,7 @@ class Bench:
     def _passed(
         self, scores: Array, positive: NDArray[np.bool_], validation: tuple[Array, NDArray[np.bool_]] | None
     ) -> NDArray[np.bool_]:
-        """Return the items at or above a threshold that was fixed on other items: on validation, or on the other
-        half."""
+        """Return the items at or above a threshold that other items fixed: validation, or the other half."""
         if validation is not None:
             return np.asarray(scores >= _threshold(*validation))
         fold = self.fold[self.items[:, 0]]
@@ -353,8 +351,7 @@ class Bench:
 
 
 def _threshold(scores: Array, success: NDArray[np.bool_]) -> float:
-    """Return the threshold with the best F1; without successes or without failures, a threshold that no value
-    reaches."""
+    """Return the threshold with the best F1; without successes or failures, a threshold that no value reaches."""
     return best_f1(scores, success)[0] if success.any() and not success.all() else np.inf
 
 

@@ -94,8 +94,7 @@ class BrowsedSet:
 
 
 def _places(whole: EpisodeStore, part: EpisodeStore) -> list[int]:
-    """Return the numbers that a part's episodes have in the whole data set; episodes with the same name keep their
-    order."""
+    """Return the numbers of a part's episodes in the whole data set; episodes of one name keep their order."""
     places: dict[str, list[int]] = {}
     for number, name in enumerate(getattr(whole, "names", ())):
         places.setdefault(str(name), []).append(number)

@@ -191,8 +191,7 @@ def _goals(
 def _features(
     runs: Sequence[tuple[EncoderReward, Mapping[str, Any]]], store: SubsetStore, data: Path, cameras: tuple[str, ...]
 ) -> dict[str, EpisodeStore]:
-    """Return the stored features of the frozen backbones of runs trained on one camera of these data, keyed by
-    digest."""
+    """Return stored features of frozen backbones, by digest, for runs trained on one camera of these data."""
     found: dict[str, EpisodeStore] = {}
     for reward, config in runs:
         encoder = reward.model.encoder

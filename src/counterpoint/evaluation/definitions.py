@@ -36,8 +36,7 @@ class Metric(NamedTuple):
     signed: bool = False
 
     def level(self, instructions: int, successes: float) -> float | None:
-        """Return the chance level as a number; `None` where there is no level, or where it is another number of the
-        same page.
+        """Return the chance level as a number; `None` if there is none, or it is another number of the page.
 
         Args:
             instructions: Number of candidates, L.

@@ -132,8 +132,7 @@ def evaluate(
 
 
 def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes an agent's environment, the number that it can make, and the environment's
-    description."""
+    """Return a function that makes an agent's environment, the number it can make, and a description."""
     tree, base, most = dict(saved.env or {}), None, 10**6
     if isinstance(env, str):
         expected = "a goal environment, such as FetchReach-v4, since this run is an agent"
@@ -235,8 +234,7 @@ def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
 
 
 class _EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that writes videos of some episodes (a file for each seed), and renders nothing for all other
-    episodes."""
+    """An environment that writes videos of some episodes (a file for each seed), and renders no other episode."""
 
     def __init__(self, make: Maker, paths: dict[int, Path]) -> None:
         super().__init__(env := make())

@@ -211,8 +211,7 @@ def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | 
 
 
 def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """Return one chart per metric from the lines of `metrics.jsonl`, training beside validation, with the loss
-    first."""
+    """Return one chart per metric in `metrics.jsonl`, training beside validation, with the loss first."""
     numbers = {name for line in lines for name, value in line.items() if isinstance(value, int | float)}
     held_out = {name for line in lines if line["split"] == "val" for name in line}
 

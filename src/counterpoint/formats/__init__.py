@@ -1,5 +1,4 @@
-"""The formats of data sets, and `open_dataset`, which recognises a data set by its files and imports only its
-reader."""
+"""The formats of data sets; `open_dataset` recognises a data set by its files and imports only its reader."""
 
 from __future__ import annotations
 

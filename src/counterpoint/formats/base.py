@@ -41,8 +41,7 @@ def read_each(
 def read_alike(
     items: Iterable[Path], read: Callable[[Path], Result], on_bad_row: OnBadRow, *parts: str
 ) -> list[Result]:
-    """Return `read(item)` of each item; an item whose attributes `parts` differ from the first item's is reported
-    too."""
+    """Return `read(item)` of each item; report also an item whose attributes `parts` differ from the first's."""
     kept: list[tuple[Path, Result]] = []
 
     def alike(item: Path) -> Result:

@@ -250,8 +250,7 @@ RLBENCH = Format(
 
 
 def shards(path: Path, split: str | None = None) -> list[Path]:
-    """Return the shards of a folder, of one of its splits, or the single shard that is named; empty if there are
-    none."""
+    """Return the shards of a folder or of one of its splits, or the one named shard; empty if there are none."""
     if path.is_file():
         return [path] if path.suffix == ".tar" else []
     splits = shard_splits(path)

@@ -78,8 +78,7 @@ def is_remote(path: str | Path) -> bool:
 
 
 def opened(source: str | Path | Part, block: int = 1 << 18) -> str | Stream:
-    """Return an argument for libraries that open files: a local file's path, or a stream that reads `block` bytes at
-    once."""
+    """Return a file as libraries open it: a local file's path, or a stream that reads `block` bytes at once."""
     whole = not isinstance(source, Part)
     return str(source) if whole and not is_remote(str(source)) else Stream(source, block)
 

@@ -175,8 +175,7 @@ class ZarrReplayStore(Reader):
         return array
 
     def _whole(self, name: str) -> Any:
-        """Return an array, if all its chunks exist and have their full length; zarr would read a missing chunk as
-        zeros.
+        """Return an array whose chunks all exist in full length; zarr would read a missing chunk as zeros.
 
         Blosc would read beyond the end of a chunk that is cut short.
         """

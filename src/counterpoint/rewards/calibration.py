@@ -170,8 +170,7 @@ def _watch(model: RewardModel, store: EpisodeStore, number: int, bar: ProgressBa
 def _gains(
     model: RewardModel, form: RewardForm, episodes: Sequence[_Watched], fitted: Sequence[_Watched]
 ) -> list[Array]:
-    """Return each episode's reward [F], as `gains` gives it, under its instruction or towards another episode's last
-    frame."""
+    """Return each episode's `gains` [F] under its instruction, or towards another episode's last frame."""
     if form == "goal":
         targets = [_goal(one, fitted)[None] for one in episodes]
     else:
@@ -183,8 +182,7 @@ def _gains(
 
 
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
-    """Return the last frame of the next fitted episode with this instruction; its own last frame if there is no
-    other."""
+    """Return the last frame of the next fitted episode with this instruction; without another, its own."""
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)
     return np.asarray((alike[after % len(alike)] if alike else one).embeddings[-1])

@@ -37,8 +37,7 @@ Action = TypeVar("Action")
 
 
 class Potentials:
-    """The rewards of N environments by one model: for every row, the value at the episode's start and the current
-    value.
+    """The rewards of N environments by one model: each row's value at the episode's start and its current value.
 
     Args:
         model: The reward.

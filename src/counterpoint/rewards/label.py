@@ -355,8 +355,7 @@ def _table(
 
 
 def in_words(table: pa.Table, calibration: Calibration) -> str:
-    """Return a summary: the labels' error beside those of a constant and of a clock, the threshold, and the
-    successes."""
+    """Return in words the errors of labels, a constant and a clock, the threshold, and the successes."""
     held_out = "held-out" if calibration.measured_on == "validation" else "training"
     error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
     verdict = " (labels no better than a constant)" if error >= constant else ""

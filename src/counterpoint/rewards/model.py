@@ -387,8 +387,7 @@ class RewardModel:
         return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
 
     def novelty(self, frames: Video | Mapping[str, Video]) -> Video:
-        """Return the distance [T] of frames [T, H, W, 3] from the training data; above 1, a frame is unlike the
-        training data."""
+        """Return the distance [T] of frames [T, H, W, 3] from the training data; above 1, they are unlike it."""
         embedded = embed_frames(self.encoder, frames, self.batch_size)
         found = late_fusion(self.check_calibration().novelty_of)(embedded)
         return _like(frames, found.astype(np.float32))

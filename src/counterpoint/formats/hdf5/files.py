@@ -95,8 +95,7 @@ def import_h5py() -> Any:
 
 
 def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
-    """Open an `h5py.File` to read; refuse a file that is damaged, reads from another file or lacks data that it
-    claims."""
+    """Open an `h5py.File` to read; refuse a file that is damaged, reads from another file or lacks claimed data."""
     h5py = import_h5py()
     if path.is_file():
         survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
@@ -121,8 +120,7 @@ with h5py.File(sys.argv[1]) as file:
 
 
 def _survives(path: Path) -> bool:
-    """Return whether HDF5 can read a file's structure (all but the data); damage may crash the process that reads
-    it."""
+    """Return whether HDF5 can read a file's structure (all but the data); damage may crash the reading process."""
     looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
     return looked.returncode >= 0  # an exception comes again, where it is caught
 
@@ -149,8 +147,7 @@ def _require_contained(path: Path, size: int, changed: int) -> None:
 
 
 def _require_stored(where: str, part: Any) -> None:
-    """Raise when a dataset claims more than is stored (HDF5 would fill it with zeros), or more than one read may
-    hold."""
+    """Raise when a dataset claims more than is stored (HDF5 would add zeros), or too much for one read."""
     if part.shape is None:  # an empty dataset
         return
     have, wanted = part.id.get_storage_size(), math.prod(part.shape) * part.dtype.itemsize
@@ -362,8 +359,7 @@ def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, An
 
 
 def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
-    """Return each file's instruction: its own, its environment's, or its name's where several files share an
-    environment."""
+    """Return each file's instruction: its own, its environment's, or, if files share that one, its name's."""
     unnamed = [layout.env_name for layout in layouts if not layout.instruction]
     return {
         layout.path: layout.instruction

@@ -76,8 +76,7 @@ def copy_with_images(
 def _write_rows(
     source: Path, target: Path, locations: Sequence[EpisodeLocation], keys: Mapping[str, str], frames: Frames
 ) -> Iterator[tuple[int, dict[str, PixelCounts]]]:
-    """Write a parquet file anew, one row group per episode; yield each episode's number and the counts of its
-    pixels."""
+    """Write a parquet file anew, one row group per episode; yield each episode's number and pixel counts."""
     table = read_table(source)
     if len(table) != locations[0].rows:
         raise damaged(source, f"{len(table)} rows", f"{locations[0].rows}, as the metadata say")

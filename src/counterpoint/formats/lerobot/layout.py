@@ -83,8 +83,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class VideoSpan:
-    """An episode's frames in a video file: the first frame's number, and bounds on the whole file's number of
-    frames."""
+    """An episode's frames in a video file: the first frame's number, and bounds on the file's number of frames."""
 
     path: Path
     first: int

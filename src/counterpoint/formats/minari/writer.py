@@ -95,8 +95,7 @@ def write_minari(
 
 
 def _check_room(folder: Path, episodes: Sequence[GoalEpisode]) -> None:
-    """Refuse a disk that may be too small, since HDF5 ends its process with a segmentation fault when a disk fills
-    up."""
+    """Refuse a disk that may be too small, since HDF5 crashes its process when a disk fills up."""
     arrays = sum(np.asarray(part).nbytes for one in episodes for part in (one.observations, one.achieved, one.actions))
     needed = 2 * arrays + 2**16 * len(episodes) + 2**20
     free = shutil.disk_usage(folder).free
