@@ -97,7 +97,7 @@ class RobomimicEnv(RobosuiteScene):
 
 
 def _about(task: str) -> dict[str, Any]:
-    """Return the `env_args` of a data set, or those of an environment by name."""
+    """Return the `env_args` of a data set, or the `env_args` of an environment by its name."""
     if "/" in task or task.endswith((".hdf5", ".h5")):
         return env_args(Path(task).expanduser())
     robots = ["Panda", "Panda"] if task.startswith("TwoArm") else ["Panda"]
@@ -118,7 +118,7 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
-    """Put an arm's controller from an older data set into the whole robot's that robosuite 1.5 has."""
+    """Put an older data set's arm controller into robosuite 1.5's controller of the whole robot."""
     arm = arguments.get("controller_configs")
     if not isinstance(arm, dict) or "body_parts" in arm or version.startswith(("1.2", "1.3", "1.4")):
         return arguments
