@@ -207,8 +207,7 @@ class MujocoEnv(CameraEnv):
             self._renderer = None
 
     def describe_rendering(self) -> dict[str, Any]:
-        """Return the facts that decide pixels beside the scene: settings, cameras' poses in their bodies, device, a
-        canary.
+        """Return the facts that decide pixels beside the scene: settings, cameras' poses, device, a canary.
 
         The canary is the SHA-256 of one image of one fixed scene. Two machines or versions with different canaries
         render different pixels.

@@ -239,8 +239,7 @@ class Staging:
         )
 
     def _names(self, place: int) -> set[str]:
-        """Return the files that exist or have a digest; a file without a digest, or the reverse, is refused when
-        read."""
+        """Return the files that exist or have a digest; reading refuses a file that lacks either."""
         folder = self._at(place)
         return {*digests_of(folder), *(path.name for path in folder.iterdir())}
 

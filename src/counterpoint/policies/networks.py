@@ -32,7 +32,7 @@ class DiffusionConfig(FrozenConfig):
         network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
         obs_steps: To, the observations of a plan (Table 7 of the paper: 2).
         horizon: K, the predicted actions, the first at the oldest observation's step (16).
-        executed: Number of them that are executed, from the newest observation's step on (8).
+        executed: Number of predicted actions that are executed, from the newest observation's step on (8).
         train_steps: Steps of the noise schedule, squared cosine (100).
         prediction: The network's output: the noise, as in all published configurations, the clean actions
             (`sample`), or `v` = signal noise - sqrt(1 - signal^2) actions (Salimans and Ho, 2022).

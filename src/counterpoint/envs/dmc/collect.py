@@ -59,8 +59,7 @@ class DMCCollectConfig(CollectConfig):
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The one camera name of every data set, whichever camera of the model is rendered, so that data sets
-        combine."""
+        """The one camera name of every data set, whichever camera is rendered, so that data sets combine."""
         return ("camera",)
 
 

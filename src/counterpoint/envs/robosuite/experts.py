@@ -59,8 +59,7 @@ class Hand:
 
     @property
     def rotation(self) -> Array:
-        """The grip site's rotation [3, 3]: columns x (the direction in which the fingers close), y, and z (out of the
-        hand)."""
+        """The grip site's rotation [3, 3]; the fingers close along its column x, and z points out of the hand."""
         return np.array(self._env.sim.data.site_xmat[self._site]).reshape(3, 3)
 
     def towards(self, position: Array, rotation: Array, gripper: float, *, speed: float = SPEED) -> Array:
