@@ -53,9 +53,9 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
 
 @in_full_precision
 def reaching_rows(logits: Float[Tensor, " B *twins"]) -> Float[Tensor, " B"]:
-    """Return the actor's cost of each row: minus the critic's value of its own goal, of twins the lesser.
+    """Return the actor's cost of each row: minus the critic's value of the row's own goal, the twins' minimum.
 
     Args:
-        logits: Each situation with the policy's action, with its own goal.
+        logits: Scores of each situation, under the policy's action, with its own goal.
     """
     return -(logits if logits.ndim == 1 else logits.amin(1))

@@ -65,11 +65,12 @@ class IConConfig(FrozenConfig):
     Attributes:
         temperature: Divisor of the cosines.
         agent_keys: Na, keys of the agent.
-        environment_keys: Ne, keys of the environment. An image with fewer tokens of either does not count.
+        environment_keys: Ne, keys of the environment. An image with fewer tokens of the agent or of the environment
+            does not count.
         gamma: Growth of a layer's weight over the layer before it (Eq. 5).
         weight: lambda of Eq. 6, the weight beside the policy's loss; `ICon` does not apply it.
         keys: `farthest` is Algorithm 1; `random` is Fig. 5's "w/o FPS".
-        keys_per_layer: Sample keys anew for every layer, as the authors do, instead of once an image.
+        keys_per_layer: Sample keys anew for every layer, as the authors do, instead of once per image.
         levels: `all` blocks, or the `last` alone (Fig. 5's "w/o multi-level contrast").
         cameras: The policy's cameras whose tokens are contrasted; by default the first that has masks, which is the
             authors' third-person view. `ICon` itself sees one transformer.

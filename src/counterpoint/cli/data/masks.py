@@ -123,8 +123,8 @@ class MaskFiles:
     """Masks in files, checked to exist for every frame of a data set before any is read.
 
     Args:
-        folder: Laid out as above.
-        store: The data set; its episodes are numbered as the folder's.
+        folder: The folder, laid out as in the module's docstring.
+        store: The data set; its episodes have the folder's numbers.
 
     Attributes:
         cameras: The cameras that have masks.
@@ -211,7 +211,7 @@ def _image(path: Path) -> Array:
 
 
 def _checked(where: str, values: Array, size: tuple[int, ...]) -> Array:
-    """Return bool [..., H, W] of the size of its image."""
+    """Return a mask, bool [..., H, W], that has the size of its image."""
     mask = as_mask(where, values)
     found = f"a mask of {mask.shape[-1]}x{mask.shape[-2]} pixels"
     expected = f"{size[1]}x{size[0]}, the size of its image"
@@ -223,20 +223,21 @@ class SamMasks:
     """Masks of one camera by the Segment Anything Model.
 
     Args:
-        name: A model on the Hub, such as `facebook/sam-vit-base` (with `@COMMIT`, that of one commit), or a folder.
+        name: A model on the Hub, such as `facebook/sam-vit-base` (add `@COMMIT` for the model of one commit), or a
+            folder.
         store: The data set.
         camera: The camera that is prompted.
-        points: On the robot.
-        box: About the robot.
-        batch_size: Frames at a time.
-        device: A torch device; a GPU where there is one by default.
+        points: Points on the robot.
+        box: A box around the robot.
+        batch_size: Number of frames in a batch.
+        device: A torch device; by default a GPU if there is one.
 
     Attributes:
         cameras: The one camera.
         about: Notes on the origin of the masks.
 
     Raises:
-        BadInputError: When there is no prompt, one lies outside the image, the camera or device is unknown, or the
+        BadInputError: When there is no prompt, a prompt lies outside the image, the camera or device is unknown, or the
             model cannot be loaded or is of another kind.
         MissingExtraError: When `transformers` is not installed.
     """
