@@ -32,8 +32,7 @@ CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]
 
 
 class ActorObjective(NamedTuple):
-    """An actor's objective, to be minimised: a score of phi and psi, [2, B, D] each, and the cost of each score's
-    row."""
+    """An actor's objective, to be minimised: a score of phi and psi, [2, B, D] each, and each row's cost."""
 
     score: Callable[[Tensor, Tensor], Tensor]
     cost: Callable[[Tensor], Float[Tensor, " B"]]

@@ -324,8 +324,7 @@ class Imitation(Objective):
         return cast("dict[str, AuxiliaryTerm]", dict(self.terms.items()))
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], with the same crop; in validation the
-        centre."""
+        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped as one; validation crops the centre."""
         size, crop = self._spec.crop, batch.get("crop")
         if "frames" not in batch:  # a policy without cameras
             B, To = len(batch["actions"]), self.policy.history

@@ -352,8 +352,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return np.asarray(plans)
 
     def _encode(self, moments: list[Moment]) -> None:
-        """Encode all moments that are not encoded yet, at once; a moment that fills several positions is encoded
-        once."""
+        """Encode all moments that are not encoded yet, at once, and a moment at several positions only once."""
         fresh = list({id(moment): moment for moment in moments if moment.embedded is None}.values())
         if not fresh:
             return

@@ -216,8 +216,7 @@ def _gather(rows: Tensor) -> Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """A function from [B, ...] of each rank to [W B, ...]; a row's gradient is summed over ranks and sent to its
-    rank."""
+    """A function from [B, ...] of each rank to [W B, ...]; a row's gradient, summed over ranks, goes to its rank."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, rows: Tensor) -> Tensor:

@@ -32,8 +32,7 @@ class Batches(Protocol):
 
 
 class Source:
-    """Training batches, and the run's progress through them. This base serves a sampler's batches; online collection
-    overrides it.
+    """Training batches, and the progress through them: here a sampler's batches; online collection overrides it.
 
     Args:
         sampler: The sampler that serves the batches.
@@ -53,8 +52,7 @@ class Source:
         return self.sampler.epoch_size
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
-        """Yield batches after `updates` updates until `clock` reaches `stop`; `None` where there is no batch to learn
-        from."""
+        """Yield batches after `updates` updates until `clock` reaches `stop`; `None` when there is no batch."""
         return self.sampler.batches(updates, stop)
 
     def clock(self, updates: int) -> int:

@@ -116,8 +116,7 @@ def whole(tree: Any) -> Any:
 
 
 def spread(values: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors spread like the tensors of the same name in `like`; all processes must call it with the same
-    values."""
+    """Return tensors spread like those of the same name in `like`; all processes must call it with equal values."""
     return {
         name: distribute_tensor(value, own.device_mesh, own.placements)
         if isinstance(own := like.get(name), DTensor)
