@@ -80,7 +80,8 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
 
 
 def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> Agent:
-    """Return an agent with fresh weights from `name` and its configuration's keys; see `Agent` for the others."""
+    """Return an agent with fresh weights from `name` and its configuration's keys; see `Agent` for the other
+    arguments."""
     name, config = agent_config(tree, "agent")
     return AGENTS[name].agent(config, spaces, seed=seed, device=device)
 

@@ -61,7 +61,7 @@ class Processes(Protocol):
     """Other processes that train the same agent, all on the same batches."""
 
     def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Let networks with `rows` compute a process's share of their rows, and fetch the others' outputs."""
+        """Let networks with `rows` compute a process's share of their rows, and fetch the outputs of all other rows."""
 
     def average(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all processes."""

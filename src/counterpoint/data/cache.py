@@ -6,7 +6,7 @@ cameras and the version of this layout. It holds
     frames-0.bin ...    uint8 [steps, H, W, 3], one file per camera, all episodes end to end
     timestamps.bin      float64 [steps]
     actions.bin         float32 [steps, A], where the source has actions
-    state.bin           float32 [steps, S], where the source has state; likewise environment_state.bin
+    state.bin           float32 [steps, S], where the source has state; environment_state.bin too
     rewards.bin         float32 [steps], where the source has rewards
     *.digests           beside each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
     store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, and
@@ -72,7 +72,8 @@ def cached(
     """Open the training store of `store` at `size`, building it first where it is missing or damaged.
 
     It is built in a folder of another name and renamed when complete, under a lock: a killed build leaves nothing that
-    looks like a store and is continued. Where several processes ask for one store, one builds it and the rest wait.
+    looks like a store and is continued. If several processes ask for a store at the same time, one process builds it
+    while the rest wait.
 
     Args:
         store: The source.

@@ -226,7 +226,7 @@ class ReplayBuffer(EpisodeStore):
 
     @property
     def lengths(self) -> Integers:
-        """T of every episode held, the oldest first."""
+        """T of every stored episode, the oldest first."""
         lengths: Integers = self._episodes[1]
         return lengths
 

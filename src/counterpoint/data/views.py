@@ -83,7 +83,7 @@ class SubsetStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the whole store and of the chosen episodes."""
+        """The digest of the whole store combined with the chosen episodes."""
         return hashlib.sha256(f"{self.whole.fingerprint}{self.indices}".encode()).hexdigest()
 
 

@@ -215,8 +215,8 @@ def observations(
 
     Args:
         encoder: The encoder, in evaluation mode.
-        store: The store whose frames are resized to the encoder's size. Where an observation needs frames from before
-            the episode's start, its first frame is repeated.
+        store: The store, whose frames are resized to the encoder's size. If an observation needs frames from before the
+            episode's start, the first frame is repeated.
         episode: Number of the episode.
         cameras: The encoder's cameras in order.
         count: Steps of one pass.

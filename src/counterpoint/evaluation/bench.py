@@ -100,7 +100,7 @@ def ask(
         cameras: The view, by default the store's first; with several, rewards are the mean over the views.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of the shuffles and segments.
-        thorough: The first so many rewards are also asked about segments and paraphrases.
+        thorough: Number of rewards, counted from the first, that are also asked about segments and paraphrases.
         segments: True to ask these first rewards about segments of every video.
         paraphrases: For each instruction, one or more other wordings of it, about which these first rewards are asked.
         features: The same episodes with features already computed, keyed by the backbone's digest.

@@ -29,7 +29,7 @@ class BrowsedSet:
         splits: Names of splits.
 
     Raises:
-        BadInputError: No such data set, or one without a camera.
+        BadInputError: The data set does not exist, or has no camera.
     """
 
     def __init__(self, path: Path, configs: Sequence[Mapping[str, Any]] = ()) -> None:

@@ -320,7 +320,8 @@ def scene_rewards(
     Args:
         reward: The run's reward.
         config: The run's configuration; the first of its cameras is read.
-        instructions: The candidates; those that no training episode carries out have no chance.
+        instructions: The candidates; the classifiers give chance 0 to instructions that no training episode carries
+            out.
         seed: Random seed of the sample of `SCENES` training episodes.
     """
     opened, columns = open_training(config), sorted(instructions)

@@ -83,7 +83,7 @@ def evaluate(
             the names of its cameras needs none. From Python also a `gymnasium.Env` or a function that makes one.
         episodes: Number of episodes.
         envs: Environments side by side; the result does not depend on it.
-        seed: Random seed of the episodes, which never meet those of training.
+        seed: Random seed of the episodes, which differ from all training episodes.
         video: Number of episodes, from the first on, that are written as `run/videos/episode-NUMBER.mp4`.
         device: Device of the networks; a GPU where there is one.
         ensemble: Decay of a temporal ensemble, for a diffusion policy; 0.01 is ACT's.

@@ -27,7 +27,7 @@ CONSTANT = 1e-12
 
 
 def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
-    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number a curve.
+    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number per curve.
 
     A constant curve gets 0; it is constant where its range is below 1e-12 of its largest value, since the order of such
     values is rounding. Blind to what is in the video: a clock scores 1. Never report it without its controls.
@@ -85,7 +85,7 @@ def triples(
     """Return each video's share of other instructions with r_own > r_other; a tie is a miss.
 
     Args:
-        scores: Scores, one row a video.
+        scores: Scores, one row per video.
         own: Column of each video's instruction.
         allowed: For each own instruction (row), the other instructions that count; by default all but itself.
 
@@ -178,7 +178,7 @@ def grade(progress: Float[Array, " N"]) -> Float[Array, " N"]:
 
 
 def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Float[Array, " V"]:
-    """Return each video's score under its own instruction minus its mean score under the others.
+    """Return each video's score under its own instruction minus its mean score under all other instructions.
 
     The mean over videos is the language confusion matrix's mean(diagonal) - mean(off-diagonal) where every
     instruction has as many videos.

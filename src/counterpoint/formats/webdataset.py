@@ -8,7 +8,7 @@ its sample's key, the rest says what it is:
     KEY.CAMERA.000000.jpg               images of one of several cameras
     KEY.json                            an object: `instruction`, and optionally `fps` and `success`
     KEY.txt, KEY.cls                    the instruction, where there is no KEY.json with one
-    KEY.actions.npy, KEY.state.npy      one row a frame; likewise environment_state.npy and rewards.npy
+    KEY.actions.npy, KEY.state.npy      one row per frame; environment_state.npy and rewards.npy too
 
 A shard's headers, texts and the lengths of its videos are read once and kept in the user's cache folder; pixels are
 read by the range of bytes they have in their shard.

@@ -12,7 +12,7 @@ Where the sources differ:
   - We follow OGBench's form of the paper's NCE (scaled inner product, mean over all pairs and twins, so that the
     positives weigh 1/B).
   - The penalty is JaxGCRL's, which adds 1e-6 to all logits before it; here nothing is added.
-  - JaxGCRL's `binary_nce` is -mean sigmoid(f), which ignores the positives and raises all logits alike; its
+  - JaxGCRL's `binary_nce` is -mean sigmoid(f), which ignores the positives and raises all logits equally; its
     `cosine` divides by the norm of all representations together. Neither is reproduced. For cosines pass products of
     unit vectors.
 """

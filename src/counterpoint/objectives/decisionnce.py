@@ -67,8 +67,8 @@ class DecisionNCEConfig(ClipConfig):
         draw: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
         multi_positive: Clips of one instruction are not each other's negatives.
         unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
-        clip_weight: Weight of CLIP's loss on each of the F frames. The paper has no such term; with few clips, it ties
-            frames to the instruction of their scene.
+        clip_weight: Weight of CLIP's loss on each of the F frames. The paper does not have this term. With few clips,
+            the term ties frames to the instruction of their scene.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -145,7 +145,7 @@ def decisionnce_p_loss_halves(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the authors' -P of an even F: similarities of the later half of the frames minus those of the earlier.
+    """Return the authors' -P of an even F: similarities of the later half of the frames minus the earlier half's.
 
     Not in the paper. With two frames it is `decisionnce_p_loss`, whose arguments it takes.
 

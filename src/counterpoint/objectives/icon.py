@@ -300,7 +300,7 @@ def icon_loss(
 ) -> Float[Tensor, ""]:
     """Return Eq. 4 with cosines, averaged over images that have enough tokens, and over layers by `weights` (Eq. 5).
 
-    An image qualifies with at least Na tokens of the agent and Ne of the environment; the others get no gradient.
+    An image qualifies with at least Na tokens of the agent and Ne of the environment; other images get no gradient.
 
     Args:
         tokens: Patch tokens of one layer [n, P, D], or of L layers: a sequence of those or [L, n, P, D].

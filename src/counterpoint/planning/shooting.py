@@ -53,7 +53,7 @@ class Shooting:
         score: A function that scores plans from the present state.
         action_dim: A.
         config: Settings; `config_type()` by default.
-        low: Least value of each action, a number or [A].
+        low: Least value of each action, one number or [A].
         high: Largest value of each action.
 
     Raises:

@@ -1,4 +1,4 @@
-"""From chunks of actions to one action a step, in many environments whose episodes begin at different times.
+"""Turn chunks of actions into one action per step, in many environments whose episodes begin at different times.
 
 A policy that predicts K actions at once plans now and then. `RecedingHorizon` executes the first few of each plan
 (Chi et al., "Diffusion Policy", RSS 2023, section IV.C); `TemporalEnsemble` plans at every step and averages all

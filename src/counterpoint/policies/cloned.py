@@ -1,4 +1,4 @@
-"""A cloned policy: an encoder and a head that predicts one action a step."""
+"""A cloned policy: an encoder and a head that predicts one action per step."""
 
 from __future__ import annotations
 

@@ -258,8 +258,8 @@ class DenoisingTransformer(nn.Module):
 def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Return trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`.
 
-    Biases, norms and learned positions are plain; the original decays the others by 1e-3, and its U-Net and encoders
-    whole by 1e-6. A parameter that modules share is listed once.
+    Biases, norms and learned positions are plain. The original decays the `decayed` group by 1e-3, and all weights of
+    its U-Net and encoders by 1e-6. A parameter that modules share is listed once.
     """
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": []}
     met: set[nn.Parameter] = set()

@@ -1,8 +1,8 @@
 """The calibration of a trained reward on the episodes that it was trained on.
 
 Progress is fitted to successful training episodes: a step's target is its share of the episode, t / (T - 1). The fitted
-map takes the reward alone, never a time, so that an episode that stops half-way, or fails, ends below those that
-succeed. The errors of a clock (`error_of_a_ramp`) and of a constant are stored beside the map's error.
+map takes the reward alone, never a time, so that an episode that stops half-way, or fails, ends at a lower value than
+episodes that succeed. The errors of a clock (`error_of_a_ramp`) and of a constant are stored beside the map's error.
 """
 
 from __future__ import annotations

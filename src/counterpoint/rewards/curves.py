@@ -106,7 +106,7 @@ def reward_command(
         out: The folder to write.
         episodes: Numbers of the data set's episodes.
         camera: The data set's camera; its first by default.
-        text_file: Text file with one instruction a line, one for each video.
+        text_file: Text file with one instruction per line, one for each video.
         against: Other instructions, plotted beside it.
         goal: Image of the goal, for a reward without words.
         form: The reward to compute; by default the one that the encoder was trained for.
@@ -261,7 +261,8 @@ def curve_csv(curve: RewardCurve) -> str:
 
 
 def curve_lines(curve: RewardCurve) -> list[Line]:
-    """Return the plotted curve of every label, the first on top; those beyond the colours are grey and unnamed."""
+    """Return the plotted curve of every label, the first on top; curves beyond the number of colours are grey and
+    unnamed."""
     kinds = [f"c{row}" if row < len(COLOURS) else "rest" for row in range(len(curve.labels))]
     each = zip(gains(curve.values, curve.form), kinds, curve.labels, strict=True)
     seconds = curve.seconds.tolist()

@@ -118,12 +118,12 @@ def label(
         feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
         cameras: Cameras whose rewards are averaged; by default those of the run's training, or the data's first.
         instruction: One instruction for all episodes, overriding their own.
-        text_file: Text file with one instruction a line, overriding those of the data set.
+        text_file: Text file with one instruction per line, overriding the data set's instructions.
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
-        overwrite: Replace existing labels.
+        overwrite: Replace labels that are there.
 
     Returns:
         The file or folder that was written.

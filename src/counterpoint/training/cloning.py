@@ -49,7 +49,7 @@ class DemonstrationsConfig(FrozenConfig):
             objects, which simulators know), or both.
         instruction: Only demonstrations of this instruction.
         episodes: Number of demonstrations; all by default.
-        decode: `once` keeps all frames in a training store; `always` decodes those of each batch when it is read.
+        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
         cache: Folder of training stores; by default the user's cache folder.
     """
 

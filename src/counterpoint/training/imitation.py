@@ -1,7 +1,7 @@
 """Recipes of kind `imitation`: a diffusion policy learns from demonstrations, with auxiliary losses beside it.
 
-The numbers are those of ICon's experiments (Wang and Lin, 2025, Appendix A) and, where that is silent, of Diffusion
-Policy's configurations, which it follows.
+The defaults are those of ICon's experiments (Wang and Lin, 2025, Appendix A). Values that the appendix does not give
+are from Diffusion Policy's configurations, which ICon follows.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ CAN_SHARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 class MemoryConfig(FrozenConfig):
     """Ways to save memory.
 
-    Gradients are those of the whole batch, but for rounding, for what dropout draws, and for batch normalisation, which
-    takes its statistics from a chunk.
+    Gradients equal those of the whole batch, except for rounding, for dropout's random numbers, and for batch
+    normalisation, which takes its statistics from a chunk.
 
     Attributes:
         chunk: Samples of a process that the encoders read at a time, where rows are each other's negatives (gradient

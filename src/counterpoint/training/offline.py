@@ -37,7 +37,7 @@ class SplitsConfig(FrozenConfig):
     Attributes:
         train_split: Split to train on, where the data have splits; none takes everything.
         val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
-        decode: `once` keeps all frames in a training store; `always` decodes those of each batch when it is read,
+        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read,
             which data larger than the disk need and objectives that read few frames a clip can afford.
         cache: Folder of training stores; by default the user's cache folder.
     """

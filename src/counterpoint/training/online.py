@@ -270,7 +270,8 @@ class OnlineSource(Source):
 
 
 class FollowingSource(Source):
-    """The batches of the main process's `OnlineSource` in the others, which have neither simulators nor a buffer."""
+    """The main process's `OnlineSource` batches, for all other processes, which have neither simulators nor a
+    buffer."""
 
     unit = OnlineSource.unit
 

@@ -245,7 +245,7 @@ class Run:
         self.last_saved = step
 
     def keep_best(self, step: int, error: float, save: Callable[[Path], object]) -> None:
-        """Save the model as `best/step-NUMBER/model` if its validation error is among the least; drop the others.
+        """Save the model as `best/step-NUMBER/model` if its validation error is among the least; drop all others.
 
         Args:
             step: Steps done.

@@ -1,7 +1,7 @@
 """Families of goal-reaching simulations: cameras, distances, and states at a reached goal.
 
-Cameras are those of the contrastive RL and TD InfoNCE authors, but for FetchPush. The tasks stay gymnasium-robotics'
-own (start positions, goals, distance in three dimensions): the authors' image forms change them
+Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. The tasks stay
+gymnasium-robotics' own (start positions, goals, distance in three dimensions): the authors' image forms change them
 (`docs/environments.md`).
 """
 

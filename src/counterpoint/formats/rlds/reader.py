@@ -168,7 +168,7 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _cameras(features: dict[str, Feature]) -> dict[str, Feature]:
-    """Return the colour images of an observation; cameras on the hand behind the others."""
+    """Return the colour images of an observation; cameras on the hand come last."""
     images = {
         name.removeprefix(OBSERVATION): leaf
         for name, leaf in features.items()
