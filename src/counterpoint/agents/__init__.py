@@ -80,8 +80,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
 
 
 def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> Agent:
-    """Return an agent with fresh weights from `name` and its configuration's keys; see `Agent` for the other
-    arguments."""
+    """Return an agent with fresh weights from `name` and its configuration's keys; `Agent` has the other arguments."""
     name, config = agent_config(tree, "agent")
     return AGENTS[name].agent(config, spaces, seed=seed, device=device)
 

@@ -41,7 +41,7 @@ class Episode:
     """A frozen trajectory that is checked when it is made.
 
     Attributes:
-        frames: Camera name -> uint8 [T, H, W, 3], RGB in [0, 255].
+        frames: Images of each camera by its name, uint8 [T, H, W, 3], RGB in [0, 255].
         instruction: The task in words; empty when unknown.
         timestamps: Seconds since the start, float64 [T], strictly increasing.
         actions: float32 [T, A], or `None` (videos of people have none).

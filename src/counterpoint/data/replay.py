@@ -93,7 +93,7 @@ class Rows:
 
     Args:
         columns: For each name, the type of a row with its shape, such as `np.dtype(("float32", (3,)))`.
-        count: Rows.
+        count: Number of rows.
         folder: Folder of the files, one per column; `None` keeps the arrays in memory. Existing files are kept, so that
             a buffer can be restored.
 

@@ -298,7 +298,7 @@ class DualEncoder(HubEncoder):
 
     Raises:
         BadInputError: When a model or tag is unknown, or weights do not fit.
-        MissingExtraError: When the library behind a tower is not installed.
+        MissingExtraError: When the library that a tower needs is not installed.
     """
 
     kind = "dual_encoder"

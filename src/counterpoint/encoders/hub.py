@@ -65,7 +65,7 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     Args:
         path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME or ORG/NAME@COMMIT where no
             folder ORG is.
-        map_location: The device it goes to.
+        map_location: The device that the model is loaded on.
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
@@ -93,7 +93,7 @@ class ModelFiles:
     Attributes:
         file: The path of `config.json`, for messages.
         config: The configuration in `config.json`.
-        weights: Name -> tensor.
+        weights: Tensors by name.
         weights_file: The path of `model.safetensors`, for messages.
     """
 
@@ -166,7 +166,7 @@ def write_model(
         folder: The folder.
         kind: One of `KINDS`.
         config: The settings that are needed to build the model again, as JSON values.
-        weights: Name -> tensor.
+        weights: Tensors by name.
         further: Further weights: for each name, tensors by their names, saved as NAME.safetensors.
 
     Returns:
@@ -398,13 +398,13 @@ class HubEncoder(nn.Module, SavedModel):
 
         Args:
             path_or_hub_id: A folder written by `save_pretrained`, a run, or a Hub id.
-            map_location: The device it goes to.
+            map_location: The device that the model is loaded on.
             strict: Require all weights.
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
             BadInputError: If nothing is saved there, a file is damaged (the message names it), or the device is absent.
-            MissingExtraError: When the library behind a tower is not installed.
+            MissingExtraError: When the library that a tower needs is not installed.
         """
         saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)
         encoder = cls.rebuilt(saved.settings(cls.config_type))

@@ -64,7 +64,7 @@ class DrQConvNet(nn.Module):
     the image's side; the channels are nine.) Its initial weights are `drq_weights`.
 
     Args:
-        channels: Input channels: three a frame of the stack.
+        channels: Input channels: three per frame of the stack.
         size: Height and width, in pixels.
         embed_dim: D.
         width: Channels of every convolution.
@@ -120,7 +120,7 @@ class FilmResNet18(nn.Module):
     on each other, and the frozen sentence encoder is MiniLM, not BERT. Premier-TACO (Appendix C) has one per camera.
 
     Args:
-        channels: Input channels: three a frame of the stack.
+        channels: Input channels: three per frame of the stack.
         embed_dim: D.
         keypoints: LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
         text_model: Sentence encoder, as in `SentenceTower`.

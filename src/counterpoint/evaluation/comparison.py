@@ -37,7 +37,7 @@ class Row:
             forms.
         seeds: Number of training seeds that its numbers are means over.
         trained_on_these: True where the compared videos were trained on.
-        verdict: Its accuracy in a sentence.
+        verdict: The reward's accuracy in a sentence.
         inputs: Numbers by input and then by name in `definitions.REWARD`; undefined numbers are left out.
         over_seeds: The same numbers for the recorded videos, with an interval over training seeds.
         heatmaps: Mean last values of whole videos and, where they were asked about, of short segments.
@@ -134,7 +134,7 @@ def compare(
     """Compare rewards on the same videos, beside a ramp, a constant and random weights.
 
     Args:
-        rewards: Name -> one reward, or a list with one reward per training seed.
+        rewards: For each name, one reward, or a list with one reward per training seed.
         store: Episodes, each of two steps or more and with an instruction; those recorded as failures count as such.
         validation: Episodes that fix the thresholds of F1. By default, the thresholds for each half of the videos are
             fixed on the other half.

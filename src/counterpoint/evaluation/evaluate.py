@@ -88,7 +88,7 @@ def evaluate(
         device: Device of the networks; a GPU where there is one.
         ensemble: Decay of a temporal ensemble, for a diffusion policy; 0.01 is ACT's.
         sampler: Sampler of a diffusion policy; by default the one that it was trained for.
-        steps: Sampling steps of a diffusion policy; by default as many as it was trained for.
+        steps: Sampling steps of a diffusion policy; by default the number that it was trained for.
 
     Returns:
         The file written.

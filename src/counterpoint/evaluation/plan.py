@@ -54,7 +54,7 @@ class PlanConfig(FrozenConfig):
         knots: Knots of the disturbances along the horizon, linear in between; this library's choice.
         prefix: Actions of an expert in another scene that an episode begins with, unchanged: they bring the hand near
             the handle (Appendix E.6).
-        episodes: Scenes.
+        episodes: Number of episodes, each in its own scene.
         seed: Random seed of scenes and plans.
         threads: Threads that simulate.
     """

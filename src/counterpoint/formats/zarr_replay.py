@@ -2,7 +2,7 @@
 
 ::
 
-    meta/episode_ends      [E]: the step behind each episode's last
+    meta/episode_ends      [E]: the step after each episode's last
     data/img, camera_0     images [N, H, W, 3] or [N, 3, H, W], uint8, or float in [0, 255]
     data/action            [N, A]
     data/state, agent_pos, robot_eef_pose, robot0_eef_pos, ...     [N, S]

@@ -138,7 +138,7 @@ def farthest_point_sampling(
 
     Args:
         mask: Tokens that may be chosen.
-        count: Tokens a row.
+        count: Number of tokens per row.
         positions: Location of every token, the same for all rows.
         start: The first choice of every row, in its mask; by default uniform over the mask.
         generator: Source of the random start; by default torch's own.
@@ -181,7 +181,7 @@ def random_point_sampling(
 
     Args:
         mask: Tokens that may be chosen.
-        count: Tokens a row.
+        count: Number of tokens per row.
         order: Uniform numbers in [0, 1), of which the largest are chosen; by default sampled by torch's own generator.
     """
     _check_mask(mask, count)

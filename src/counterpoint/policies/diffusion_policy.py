@@ -63,7 +63,7 @@ class DiffusionPolicy(EncodedPolicy):
         state_embed_dim: Outputs of a linear layer between normalised proprioception and head; 0 for none.
         frame: See `EncodedPolicy`, as for `cameras` and `demonstrations`.
         ensemble: Decay of ACT's temporal ensemble over the first `head.config.executed` actions of plans made at
-            every step, as in ICon; `None` executes as many of each plan.
+            every step, as in ICon; `None` executes this number of actions of each plan.
 
     Raises:
         BadInputError: When encoder, head, frame and cameras do not fit together.

@@ -109,7 +109,7 @@ class ConditionalUnet1d(nn.Module):
 
     Args:
         action_dim: A.
-        condition_dim: O, the numbers of one observation.
+        condition_dim: O, the width of one observation.
         config: Sizes.
     """
 
@@ -205,7 +205,7 @@ class DenoisingTransformer(nn.Module):
 
     Args:
         action_dim: A.
-        condition_dim: O, the numbers of one observation.
+        condition_dim: O, the width of one observation.
         config: Sizes.
     """
 

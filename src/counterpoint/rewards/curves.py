@@ -261,8 +261,7 @@ def curve_csv(curve: RewardCurve) -> str:
 
 
 def curve_lines(curve: RewardCurve) -> list[Line]:
-    """Return the plotted curve of every label, the first on top; curves beyond the number of colours are grey and
-    unnamed."""
+    """Return the plotted curve of every label, the first on top; curves without a colour left are grey and unnamed."""
     kinds = [f"c{row}" if row < len(COLOURS) else "rest" for row in range(len(curve.labels))]
     each = zip(gains(curve.values, curve.form), kinds, curve.labels, strict=True)
     seconds = curve.seconds.tolist()

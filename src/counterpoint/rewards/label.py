@@ -123,7 +123,7 @@ def label(
         device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
-        overwrite: Replace labels that are there.
+        overwrite: Replace existing labels.
 
     Returns:
         The file or folder that was written.

@@ -68,7 +68,7 @@ class EncoderReward:
 
     Args:
         model: The reward.
-        name: Its name in tables.
+        name: The name in tables.
 
     Attributes:
         goals: For each instruction, its embedded goal images: [K, D], or [K, C, D] with several cameras.
@@ -154,8 +154,8 @@ class FunctionReward:
     """A Python function as a reward.
 
     Args:
-        function: (frames uint8 [T, H, W, 3], instruction) -> T numbers.
-        name: Its name in tables.
+        function: Takes frames uint8 [T, H, W, 3] and an instruction, and returns T numbers.
+        name: The name in tables.
         progress: True where its values are progress in [0, 1].
     """
 
@@ -189,8 +189,8 @@ class LeRobotReward(FunctionReward):
 
     Args:
         model: The model; `config.image_key` and `config.task_key` name its inputs.
-        name: Its name in tables.
-        prepare: Its preprocessor.
+        name: The name in tables.
+        prepare: The model's preprocessor.
     """
 
     def __init__(

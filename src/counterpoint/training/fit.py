@@ -120,7 +120,7 @@ class _Loop:
     """A run of `fit`, whose arguments it takes, with its progress.
 
     Attributes:
-        updates: Updates of the learner so far.
+        updates: Number of updates of the learner so far.
         clock: The progress of the run, in the source's unit.
         rested: The clock at the last rest, which is when a checkpoint can be taken.
         attempt: The update that was begun last.

@@ -270,8 +270,7 @@ class OnlineSource(Source):
 
 
 class FollowingSource(Source):
-    """The main process's `OnlineSource` batches, for all other processes, which have neither simulators nor a
-    buffer."""
+    """The main process's `OnlineSource` batches in all other processes, which have no simulators and no buffer."""
 
     unit = OnlineSource.unit
 

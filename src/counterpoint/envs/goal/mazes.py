@@ -68,7 +68,7 @@ class MazeGrid:
 
         Args:
             source: The cell at distance 0.
-            within: Cells that may be entered; all free ones where `None`.
+            within: Cells that may be entered; all free cells where `None`.
         """
         allowed = set(self.free if within is None else within)
         found, frontier = {source: 0}, deque([source])
@@ -103,7 +103,7 @@ class WaypointController:
 
     Args:
         grid: The maze.
-        within: Cells that may be entered; all free ones where `None`.
+        within: Cells that may be entered; all free cells where `None`.
 
     Attributes:
         cells: The cells that may be entered.

@@ -158,8 +158,8 @@ class KitchenEnv(MujocoEnv):
     handles of the five tasks in metres (15), as RoboHive has them, and the progress of the task's joint (1).
 
     gymnasium-robotics' observation has 59 numbers (positions and velocities of the robot, 9 and 9, and of objects, 21
-    and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, as many of a goal,
-    6 of the hand, 30 from the hand to handles).
+    and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, 15 of a goal, 6 of
+    the hand, 30 from the hand to handles).
 
     Args:
         task: A name of `TASKS`, such as `micro_open`.

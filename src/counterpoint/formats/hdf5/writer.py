@@ -107,7 +107,8 @@ class RobomimicWriter:
         """Complete the file and move it to its path.
 
         Args:
-            splits: Split name -> "a:b", demonstrations a to b-1; they become filter keys (`valid` of `val`).
+            splits: The demonstrations of each split as "a:b", a to b-1; splits become filter keys (`val` becomes
+                `valid`).
 
         Raises:
             BadInputError: When there is no demonstration, or the path exists by now.
