@@ -188,7 +188,8 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Return the pairs of instructions that differ in one word, such as "open the drawer" and "close the drawer".
+    """Return the hard negatives: pairs of equally long instructions that differ in one word, such as "open" and
+    "close".
 
     Case, punctuation and articles do not count.
     """

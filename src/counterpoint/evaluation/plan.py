@@ -49,7 +49,7 @@ class PlanConfig(FrozenConfig):
         samples: Plans a round; 64 in Table 8.
         rounds: Rounds before each action; 1 in Table 8.
         temperature: Temperature of the weights, in standard deviations of the returns. Table 8 has 10, a factor that
-            multiplies the returns.
+            multiplies normalised returns.
         noise: Largest standard deviation of the disturbances, in action units; this library's choice.
         knots: Knots of the disturbances along the horizon, linear in between; this library's choice.
         prefix: Actions of an expert in another scene that an episode begins with, unchanged: they bring the hand near

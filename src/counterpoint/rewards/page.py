@@ -161,7 +161,7 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
-    """Return labels of at most `most` letters: words that all labels share are left out, words that differ stay.
+    """Return labels of at most `most` letters: words shared with other labels go first, words that differ stay.
 
     Words are left out of the middle of what a label shares with another at its start or at its end; a label alone, or
     words of its own that are too long, lose their middle.

@@ -278,7 +278,7 @@ def _note(means: Mapping[str, float]) -> str:
 
 
 def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mapping[str, float]) -> str:
-    """Return the numbers of the newest evaluation: errors of sampled actions, and success."""
+    """Return the newest evaluation in words: the errors of sampled actions, and success."""
     parts = [
         f"action error {part['action_error']:.3f} {where} (gripper wrong {part['gripper_wrong']:.0%})"
         for where, part in (("unseen", scores), ("seen", seen))

@@ -225,7 +225,7 @@ def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
 
 
 def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
-    """Return the episodes in the order `train`, `valid`, rest, and the ranges of the first two as splits."""
+    """Return episodes in the order `train`, `valid`, rest, and the ranges of these two splits; others are dropped."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
     if not train or set(train) & set(valid):
         return store, {}

@@ -94,7 +94,7 @@ class MazeTask(GoalTask):
 
     @staticmethod
     def arguments(name: str) -> dict[str, Any]:
-        """Return arguments so that a reached goal neither ends the episode nor moves: all have one length."""
+        """Return arguments by which a reached goal neither ends the episode nor moves; episodes have one length."""
         arguments: dict[str, Any] = {"continuing_task": True, "reset_target": False}
         if name.startswith("AntMaze") and name.endswith("-v5"):
             # 29 numbers with the position, as in D4RL and in versions 3 and 4, instead of 107.
