@@ -188,8 +188,7 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Return the hard negatives: pairs of equally long instructions that differ in one word, such as "open" and
-    "close".
+    """Return the hard negatives, such as "open the drawer" and "close the drawer": one word apart, equally long.
 
     Case, punctuation and articles do not count.
     """
