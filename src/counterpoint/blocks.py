@@ -1,8 +1,8 @@
 """Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
 
-The data alone decide which episodes a block has. A worker returns the block's content, computed with one torch thread,
-and it is written as a part of a claimed folder: blocks are the same bytes wherever they are computed, a block that is
-computed twice is there once, and what a killed call left is continued.
+The data alone decide which episodes are in a block. A worker returns the block's content, computed with one torch
+thread, and it is written as a part of a claimed folder: a block has the same bytes wherever it is computed, a block
+that is computed twice is written once, and the work of a killed call is continued.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Block:
         number: Place among the blocks.
         first: The first episode.
         end: The episode after the last.
-        frames: Frames of all of them.
+        frames: Number of frames of these episodes.
     """
 
     number: int
@@ -88,8 +88,8 @@ class BlockFiles:
     """The files of a corpus's blocks.
 
     Attributes:
-        root: The claimed folder that they are parts of.
-        suffix: End of the names.
+        root: The claimed folder that holds the files as parts.
+        suffix: End of the files' names.
         blocks: All blocks.
     """
 
@@ -116,7 +116,7 @@ class BlockFiles:
         return [block for block in self.blocks if self.name(block) not in whole]
 
     def begin(self, block: Block) -> None:
-        """Note that a worker begins a block, for the case that it dies.
+        """Note that a worker begins a block, in case the worker dies.
 
         Raises:
             BadInputError: If too many workers have died over the block.
@@ -131,7 +131,7 @@ class BlockFiles:
         raise BadInputError(where, f"{ATTEMPTS} workers that died over them", "workers that live", hint)
 
     def clean(self) -> None:
-        """Remove what killed workers left."""
+        """Remove the files that killed workers left."""
         for leftover in self.folder.glob(".block-*"):
             leftover.unlink(missing_ok=True)
 
@@ -156,7 +156,7 @@ class Engine:
     Attributes:
         name: Executor: `single`, processes of this machine with several threads each, or `ray`, workers of Ray Data
             (the extra `ray`).
-        workers: Number of processes, which share the processor's cores; by default one, and with Ray one a core.
+        workers: Number of processes, which share the processor's cores; by default one, and with Ray one per core.
         address: Ray's cluster, HOST:PORT or auto; by default one on this machine that ends with the call.
     """
 
@@ -165,10 +165,10 @@ class Engine:
     address: Annotated[str | None, arg(metavar="HOST:PORT")] = None
 
     def check(self) -> None:
-        """Refuse what cannot work, before long work begins.
+        """Refuse settings that cannot work, before long work begins.
 
         Raises:
-            BadInputError: No workers, an address without Ray, or one where nothing answers.
+            BadInputError: No workers, an address without Ray, or an address where nothing answers.
             MissingExtraError: Ray is not installed.
         """
         require(self.name in ("single", "ray"), "--engine", repr(self.name), "single or ray", "choose one")
@@ -196,7 +196,7 @@ HERE = Engine()
 def work_through(
     files: BlockFiles, work: Work, opener: Opener, engine: Engine, *, title: str, device: str = "cpu"
 ) -> int:
-    """Compute the blocks that have no file yet, with a progress bar; return how many frames they had.
+    """Compute the blocks that have no file yet, with a progress bar; return their number of frames.
 
     Args:
         files: All blocks.
@@ -308,7 +308,7 @@ def _work_group(blocks: Sequence[Block]) -> int:
 
 
 class RayWorker:
-    """A worker of Ray Data, which calls it with one block after the other.
+    """A worker of Ray Data, which passes it one block after the other.
 
     Args:
         files: All blocks.
@@ -321,9 +321,9 @@ class RayWorker:
         self.work: Work | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Finish the block `row["number"]`, unless a worker that died had; bad input is returned, not raised.
+        """Finish the block `row["number"]`, unless a dead worker had finished it; bad input is returned, not raised.
 
-        Ray would repeat what is raised at the start, and wrap it.
+        Ray would repeat a call that raises at the start, and wrap the error.
         """
         try:
             return {"frames": _finish(self.files, self._work, self.files.blocks[row["number"]]), "error": ""}
@@ -373,7 +373,7 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
 def _ended(batches: Any) -> Iterator[Any]:
     """Close a generator of Ray Data's batches at the end, and wait for the thread that schedules their work.
 
-    Ray ends the whole process when a thread asks for something after Ray has been stopped.
+    Ray ends the whole process when a thread calls Ray after it has been stopped.
     """
     try:
         yield batches
@@ -394,13 +394,13 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
 
     Args:
         address: HOST:PORT or auto; `None` starts one.
-        workers: Processors of the one that is started.
+        workers: Number of processors of a cluster that is started here.
 
     Yields:
         The module `ray`.
 
     Raises:
-        BadInputError: No cluster is there, or it refuses.
+        BadInputError: No cluster answers, or it refuses.
         MissingExtraError: Ray is not installed.
     """
     Engine("ray", workers, address).check()

@@ -72,7 +72,7 @@ def read_recipe(recipe: str) -> Tree:
 
 
 def recipe_title(name: str) -> str:
-    """Return the first line of a recipe, which says what it is."""
+    """Return the first line of a recipe, which describes it."""
     return _text_of(name).splitlines()[0].removeprefix("# ")
 
 

@@ -41,7 +41,7 @@ class BadInputError(ValueError):
 
 
 def require(ok: object, where: str | Path, found: object, expected: str, hint: str) -> None:
-    """Raise a `BadInputError` unless `ok` is true; see there for the arguments."""
+    """Raise a `BadInputError` unless `ok` is true; the class documents the arguments."""
     if not ok:
         raise BadInputError(where, str(found), expected, hint)
 
@@ -67,8 +67,8 @@ def require_known(
         known: The names that are accepted.
         where: The argument at fault.
         found: The value that was found; by default the name.
-        expected: The values that are accepted, where `{}` stands for the known names: those of like spelling first, and
-            these alone where there are more than 60.
+        expected: The values that are accepted, where `{}` stands for the known names: names with similar spelling come
+            first, and only those are shown if there are more than 60 names.
         hint: An action that would solve the problem, if no known name is spelt much like this one.
     """
     names = list(known)
@@ -122,7 +122,7 @@ def require_extras(needed: Mapping[str, str]) -> None:
     """Raise a `MissingExtraError` unless all modules are installed that a command needs.
 
     Args:
-        needed: Module -> the extra that installs it.
+        needed: The modules, each with the extra that installs it.
     """
     for module, extra in needed.items():
         if find_spec(module) is None:
@@ -152,7 +152,7 @@ def usable_device(device: str | None) -> str:
 
 
 def refused_by_the_system(error: Exception) -> BadInputError | None:
-    """Return a file that the system will not let us use, or a full disk, as bad input; `None` for other failures."""
+    """Return the error of a file without permission, or of a full disk, as bad input; `None` for other failures."""
     number = getattr(error, "errno", None)
     if re.search(FULL_DISK, str(error)):  # libraries such as safetensors and HDF5 report it in text alone
         number = errno.ENOSPC
@@ -178,7 +178,7 @@ CONTINUES = "run the same command again to continue"
 
 @contextmanager
 def one_message(again: str = CONTINUES) -> Iterator[None]:
-    """End the process with one message: code 2 for what its user can mend, 130 and 143 for SIGINT and SIGTERM.
+    """End the process with one message: code 2 for errors that its user can mend, 130 for SIGINT, 143 for SIGTERM.
 
     Args:
         again: The message printed after a signal.

@@ -35,10 +35,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 class Beside(TemporaryDirectory[str]):
-    """A hidden folder beside a path, in which what will be there is made; killed processes' own are removed first.
+    """A hidden folder beside a path, in which the path's content is made; folders of killed processes are removed.
 
     Args:
-        path: The path to be; its folder is made when absent.
+        path: The path that the content will have; its parent folder is made when absent.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +66,7 @@ class Beside(TemporaryDirectory[str]):
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, if it is there: it is renamed first, so that a kill leaves no half of it under its name."""
+    """Remove a folder if it exists. It is renamed first, so that a kill leaves no half of it under its name."""
     hidden = _hidden(path)
     with suppress(FileNotFoundError):
         path.rename(hidden)
@@ -86,7 +86,7 @@ def read_object(path: Path, expected: str, hint: str) -> dict[str, Any]:
     """Return the JSON object of a file.
 
     Raises:
-        BadInputError: When it holds none; `expected` and `hint` are the error's words.
+        BadInputError: When the file holds no object; the error has the given `expected` and `hint`.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

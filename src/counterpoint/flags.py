@@ -1,4 +1,4 @@
-"""Types that say how a function's parameters stand on the command line.
+"""Types that decide how a function's parameters appear on the command line.
 
 A command is a function of the package; `counterpoint.cli.main` reads its parameters, defaults and docstring. A
 parameter is an option of its own name unless its type here says otherwise.
@@ -22,7 +22,7 @@ class Typed:
 
     Attributes:
         kind: The type on the command line.
-        default: The default there, where it is not the function's.
+        default: The default on the command line, where it differs from the function's.
     """
 
     kind: Any

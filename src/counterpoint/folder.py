@@ -52,15 +52,15 @@ def claim(
         identity: JSON values that decide the content; another call continues the folder only if they are the same.
         what: The content, for messages: `embeddings`.
         does: The work of a process in the folder, for messages: `embeds`.
-        hint: Advice to a caller whose identity is another one.
+        hint: Advice to a caller whose identity differs.
         begin: Write the note of a new folder, which has to be empty. Otherwise the caller writes the note later.
-        discard: Remove the content of a folder of another identity, and begin anew.
+        discard: Remove the content of a folder with another identity, and begin anew.
 
     Returns:
         The open lock: closing it frees the folder.
 
     Raises:
-        BadInputError: When another process has the folder, or it holds something else, or what another version wrote.
+        BadInputError: When another process has the folder, or it holds something else or files of another version.
     """
     path, expected = folder / note, "a new folder, or one to continue"
     require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", hint)
@@ -98,10 +98,10 @@ def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
         wait: Wait for another process instead of refusing.
 
     Returns:
-        The open lock: closing it lets others have it.
+        The open lock; closing it frees the lock.
 
     Raises:
-        BadInputError: When another process has it.
+        BadInputError: When another process holds the lock.
     """
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -124,10 +124,10 @@ def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
 
 
 def require_format(where: Path, found: object, what: str) -> None:
-    """Refuse what another version of this package wrote: formats are compared, not guessed.
+    """Refuse files that another version of this package wrote; formats are compared, not guessed.
 
     Raises:
-        BadInputError: With what to do.
+        BadInputError: The formats differ; the hint says what to do.
     """
     of = "no format" if found is None else f"format {found}"
     hint = "make it again with this version, or use it with the one that wrote it: 0.1, for formats before 3"
@@ -157,7 +157,7 @@ def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[s
 
 
 def write_part(folder: Path, name: str, content: bytes) -> None:
-    """Write a part and its line in the journal; any process may, for the one that has claimed the folder."""
+    """Write a part and its line in the journal; any process may call this for the process that claimed the folder."""
     write_atomically(folder / name, content)
     append(folder, {name: hashlib.sha256(content).hexdigest()})
 
@@ -167,7 +167,7 @@ def append(folder: Path, digests: Mapping[str, str]) -> None:
 
     Args:
         folder: The folder.
-        digests: Name of a part -> its digest.
+        digests: Digests by the name of the part.
     """
     lines = _lines(digests)
     descriptor = os.open(folder / DIGESTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -183,7 +183,7 @@ def append(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def seal(folder: Path, names: Iterable[str]) -> None:
-    """Let the journal have the lines of these files and no others; they are put on the disk first."""
+    """Write a journal with exactly the lines of these files, which are put on the disk first."""
     digests = {}
     for name in sorted(names):
         flush(folder / name)
@@ -192,12 +192,12 @@ def seal(folder: Path, names: Iterable[str]) -> None:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Return name -> digest of every part in the journal; lines that are torn or damaged count for nothing."""
+    """Return the digest of every part in the journal, by name; torn or damaged lines are ignored."""
     return _parsed(folder)[0]
 
 
 def mend(folder: Path) -> set[str]:
-    """Read every part, leave the lines of those that are whole in the journal, in order, and return their names."""
+    """Read every part, keep the journal's lines of whole parts, in order, and return the names of these parts."""
     noted = sorted(digests_of(folder).items())
     whole = {name: digest for name, digest in noted if (folder / name).is_file() and sha256_of(folder / name) == digest}
     content = _lines(whole)
@@ -230,7 +230,7 @@ def read_part(folder: Path, name: str, hint: str) -> bytes:
 
 
 def _parsed(folder: Path) -> tuple[dict[str, str], bool]:
-    """Return name -> digest as the journal has it, and True where every line of it is whole."""
+    """Return the journal's digests by name, and True if all its lines are whole."""
     path = folder / DIGESTS
     lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     found = [_LINE.fullmatch(line) for line in lines[:-1]]
@@ -243,7 +243,7 @@ def _lines(digests: Mapping[str, str]) -> bytes:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder that nobody else writes to now."""
+    """Remove half-written files of killed processes from a folder that no other process writes to."""
     for path in list(folder.rglob(".*")):
         if _UNFINISHED.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

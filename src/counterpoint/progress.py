@@ -1,4 +1,4 @@
-"""Progress of long work: a line that is drawn anew on a terminal, and a line now and then elsewhere.
+"""Progress of long work: on a terminal a line that is redrawn, elsewhere a new line now and then.
 
 The number done, the rate and the time left come first: where a line is too long, its end is cut.
 """
@@ -22,15 +22,15 @@ _TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as kn
 
 
 class ProgressBar:
-    """Counts `unit`s from `done` to `total`; a context manager.
+    """A counter of `unit`s from `done` to `total`; a context manager.
 
     Args:
         title: The work, in a word or two.
         total: Number of units.
         unit: Name of a unit, in the plural.
-        done: Units that an interrupted run had done.
+        done: Number of units that an interrupted run had done.
         every: Seconds between lines where the output is no terminal.
-        shown: False shows nothing, for all but one of several processes at the same work.
+        shown: False shows nothing; for all but one of several processes that do the same work.
         shorten: The key that makes the work shorter, such as `--train.steps`, which work of over ten minutes names.
     """
 

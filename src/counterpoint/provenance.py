@@ -20,7 +20,7 @@ _downloads: dict[str, str] = {}
 
 
 def note_download(name: str, revision: str) -> None:
-    """Remember which commit of a repository on the Hub this process took weights from."""
+    """Remember the commit of a repository on the Hub from which this process took weights."""
     _downloads[name] = revision
 
 

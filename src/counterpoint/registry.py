@@ -1,4 +1,4 @@
-"""Lazy tables: names, and the place of what each stands for, which is imported when it is looked up.
+"""Lazy tables: each name stands for an object, which is imported when the name is looked up.
 
 Packages of other people extend a table by entry points. The group `counterpoint.formats` in a package's metadata, say,
 adds to the formats of data sets.
@@ -23,12 +23,13 @@ def imported(place: str) -> Any:
 class LazyTable(Mapping[str, Any]):
     """A table from names to objects, each imported on first use.
 
-    The library's own names come first. A package cannot replace one: its entry point of that name is not looked at.
+    The library's own names come first. A package cannot replace them: an entry point with one of these names is
+    ignored.
 
     Args:
         what: The kind of object for messages, such as "environment suite".
-        own: Name -> "package.module:attribute".
-        group: The group of entry points that extend the table; none by default.
+        own: The library's own objects: "package.module:attribute" by name.
+        group: The group of entry points that extend the table; by default there is none.
     """
 
     def __init__(self, what: str, own: Mapping[str, str], group: str = "") -> None:
@@ -37,7 +38,7 @@ class LazyTable(Mapping[str, Any]):
 
     @cached_property
     def _others(self) -> dict[str, EntryPoint]:
-        """Name -> entry point of an installed package."""
+        """Entry points of installed packages by name."""
         found = entry_points(group=self.group) if self.group else ()
         return {point.name: point for point in found if point.name not in self._own}
 

@@ -26,10 +26,11 @@ Result = TypeVar("Result")
 def worker_pool(
     workers: int, enter: Callable[..., object] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
-    """Start worker processes and stop them at the end, whatever they do then.
+    """Start worker processes and stop them at the end, even while they work.
 
     Args:
-        workers: Number of processes, spawned: forked ones would share threads and graphics contexts.
+        workers: Number of processes. They are spawned, since forked processes would share threads and graphics
+            contexts.
         enter: Called with `arguments` once in each worker.
         arguments: Picklable values.
 
@@ -88,10 +89,10 @@ def in_worker(
     "__main__":`.
 
     Args:
-        function: A picklable function; what it raises is raised here.
-        args: Its arguments; if the first is a path, it names the input in the error.
-        timeout: Seconds the function may take, its process's start not counted, before the process is killed; `None`
-            for any number.
+        function: A picklable function; its exceptions are raised here.
+        args: The function's arguments; if the first is a path, it names the input in the error.
+        timeout: Seconds that the function may take, without its process's start, before the process is killed; `None`
+            for no limit.
         expected: The `expected` of the error's message.
         hint: The `hint` of the error's message.
 

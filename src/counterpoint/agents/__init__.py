@@ -1,4 +1,4 @@
-"""Goal-conditioned agents, one file each; `AGENTS` holds them by name."""
+"""Goal-conditioned agents, one file per agent; `AGENTS` holds them by name."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
 
 
 def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> Agent:
-    """Return an agent with fresh weights from `name` and its configuration's keys; see `Agent` for the others."""
+    """Return an agent with fresh weights from `name` and its configuration's keys; `Agent` has the other arguments."""
     name, config = agent_config(tree, "agent")
     return AGENTS[name].agent(config, spaces, seed=seed, device=device)
 
 
 @dataclass(frozen=True)
 class SavedAgent(SavedModel):
-    """An agent and what is needed to put it to work.
+    """An agent with the settings that it needs to act.
 
     Attributes:
-        agent: Acts in [-1, 1].
-        env: The configuration of the environment it was trained for; `None` after training on data alone.
-        action_bounds: [2, A], the data's values of actions -1 and 1; `None` where they were in [-1, 1].
+        agent: The agent, whose actions lie in [-1, 1].
+        env: The configuration of the environment that it was trained for; `None` after training on data alone.
+        action_bounds: [2, A], the data's values for the actions -1 and 1; `None` if the data's actions lie in [-1, 1].
     """
 
     agent: Agent
@@ -120,7 +120,7 @@ class SavedAgent(SavedModel):
         return config, torch.nn.ModuleDict(exports).state_dict()
 
     def describe(self) -> Description:
-        """Return what the model card says of the agent."""
+        """Return the agent's description for the model card."""
         spaces = self.agent.spaces
         usage = "action = model.agent.act(observations, rows=[0])  # a goal-reaching environment's observations"
         env = (self.env or {}).get("name", "none: trained on data alone")

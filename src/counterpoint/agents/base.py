@@ -61,7 +61,7 @@ class Processes(Protocol):
     """Other processes that train the same agent, all on the same batches."""
 
     def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Let networks with `rows` compute a process's share of their rows, and fetch the others' outputs."""
+        """Let networks with `rows` compute a process's share of their rows, and fetch the outputs of all other rows."""
 
     def average(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all processes."""
@@ -181,12 +181,12 @@ class Agent(ABC):
         Args:
             observation: Observations [n, *O].
             goal: Goals [n, *G].
-            rows: Rows that they come from.
+            rows: Rows that the observations come from.
             explore: Generator of samples from the policy; `None` for its mode.
         """
 
     def sampling(self) -> Spec:
-        """Return the keys that a batch must hold and the distribution of its futures."""
+        """Return the spec of a batch: its keys and the distribution of its futures."""
         return Spec.transitions(self.reads, discount=self.config.discount)
 
     def generator(self, name: str, number: int) -> torch.Generator:
@@ -271,11 +271,11 @@ class Agent(ABC):
         """Begin episodes in these rows; agents with a memory clear it."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return that every observation is read."""
+        """Return True for every row: every observation is read."""
         return [True] * len(rows)
 
     def state(self) -> dict[str, Any]:
-        """Return everything the next update and the next action depend on.
+        """Return the state that the next update and the next action depend on.
 
         Raises:
             NonFiniteError: When a loss or a parameter is not finite, so that none enters a checkpoint.
@@ -293,7 +293,7 @@ class Agent(ABC):
         """Continue from what `state` returned.
 
         Raises:
-            BadInputError: When the state is another agent's, or of other sizes.
+            BadInputError: When the state belongs to another agent or has other sizes.
         """
         found, hint = state.get("agent"), "train into another folder, or name the agent of the checkpoint"
         require(found == self.name, "checkpoint", f"an agent {found!r}", f"{self.name!r}", hint)
@@ -310,7 +310,7 @@ class Agent(ABC):
         self.seed, self.acts = state["seed"], state["acts"]
 
     def exports(self) -> dict[str, nn.Module]:
-        """Return the modules a user keeps, by name.
+        """Return the modules that a user keeps, by name.
 
         Raises:
             NonFiniteError: As `state`.

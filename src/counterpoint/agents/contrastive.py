@@ -32,7 +32,7 @@ CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]
 
 
 class ActorObjective(NamedTuple):
-    """An actor's objective, to be minimised: a score of phi and psi, [2, B, D] each, and the cost of each row of it."""
+    """An actor's objective, to be minimised: a score of phi and psi, [2, B, D] each, and each row's cost."""
 
     score: Callable[[Tensor, Tensor], Tensor]
     cost: Callable[[Tensor], Float[Tensor, " B"]]
@@ -117,9 +117,9 @@ class ContrastiveAgent(Agent):
         sum_a pi(a | s, g) objective(s, a, g), and cloned by -log pi(a_data | s, g).
 
         Args:
-            features: From `features`.
+            features: The result of `features`.
             batch: The batch, with `actor_noise` [M, A]: M = B rows, or 2 B where `actor_goals` is `half`.
-            known: psi of keys that the critic loss has encoded already.
+            known: psi of the keys that the critic loss has encoded already.
         """
         keys, share, critic = self.actor_keys, self.config.behaviour_cloning, self.critic
         observation = torch.cat([features["observation"]] * len(keys)).detach()

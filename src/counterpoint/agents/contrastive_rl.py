@@ -29,16 +29,16 @@ from counterpoint.objectives.td_infonce import mc_infonce_loss
 
 
 class ContrastiveRLConfig(ContrastiveConfig):
-    """The authors' settings where their loss needs them, TD InfoNCE's network sizes for a fair comparison (D.5).
+    """Settings: the authors' where the loss needs them; network sizes of TD InfoNCE, for a fair comparison (D.5).
 
     Products of unit vectors at temperature 1 lie in [-1, 1], too narrow for a classifier's logits, so representations
     are not normalised.
 
     Attributes:
         representation: d = 64, as in the authors' code.
-        critic_init: Glorot's, as in the authors' code; their policy begins as TD InfoNCE's.
-        actor_lr: As the critic's.
-        actor_objective: A logit alone.
+        critic_init: Glorot's initial weights, as in the authors' code; their policy begins as TD InfoNCE's.
+        actor_lr: Adam's rate for the policy, equal to the critic's.
+        actor_objective: The policy's objective: only the logit of its own goal.
     """
 
     representation: int = Field(default=64, ge=1)

@@ -42,8 +42,8 @@ class DDPGHERConfig(AgentConfig):
         critic_lr: Adam's rate for Q.
         tau: Rate of the targets' soft update.
         action_penalty: c.
-        exploration_noise: Standard deviation of the noise, in units of the action box's half-width.
-        exploration_random: Probability of a uniform action instead.
+        exploration_noise: Standard deviation of the noise while collecting, in units of the action box's half-width.
+        exploration_random: Probability of a uniform action instead of the policy's while collecting.
     """
 
     relabel: float = Field(default=0.8, ge=0, le=1)
@@ -126,7 +126,7 @@ class DDPGHER(Agent):
         }
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Return the policy's action; when exploring with noise, or in its place a uniform one."""
+        """Return the policy's action; when exploring, with added noise or replaced by a uniform action."""
         action = torch.tanh(self.actor(observation, goal)[0])
         if explore is None:
             return action

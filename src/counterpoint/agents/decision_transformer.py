@@ -44,7 +44,7 @@ class DecisionTransformerConfig(AgentConfig):
         layers: Number of transformer layers.
         heads: Attention heads in each layer.
         dropout: Dropout rate within layers.
-        longest_episode: Steps that have an embedding of their own; later ones share the last.
+        longest_episode: Number of steps with their own embedding; later steps share the last embedding.
         return_scale: Divisor of returns.
         target_return: Return to condition on when acting.
         step_reward: Reward of a step before the goal.
@@ -207,7 +207,7 @@ class DecisionTransformer(RewardAgent):
         return action
 
     def state(self) -> dict[str, Any]:
-        """Return everything the next update and the next action depend on, the running episodes included."""
+        """Return the state that the next update and the next action depend on, including the running episodes."""
         return super().state() | {"history": dict(self.history)}
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -32,9 +32,9 @@ class IQLConfig(AgentConfig):
 
     Attributes:
         expectile: tau of the equations; one half is the mean, 1 the largest value in the data.
-        temperature: beta; 0 clones every action alike.
+        temperature: beta; 0 clones all actions with equal weight.
         largest_weight: Greatest weight of an action.
-        reward_shift: Added to every reward of the data.
+        reward_shift: Number that is added to every reward of the data.
         lr: Adam's rate for all networks.
         tau: Rate of the target's soft update.
         min_scale: Least standard deviation of the policy.

@@ -82,7 +82,7 @@ class EnsembleMLP(nn.Module):
         """Return the outputs of every member, in the parameters' precision.
 
         Args:
-            inputs: Inputs that members share, [B, I], or one for each, [E, B, I].
+            inputs: Inputs that members share, [B, I], or separate inputs for each member, [E, B, I].
             frozen: Let gradients flow to the inputs and not to the parameters.
         """
         x, last = inputs.expand(len(self.weights[0]), *inputs.shape[-2:]), len(self.weights) - 1
@@ -100,7 +100,7 @@ class ImageTrunk(nn.Module):
     1 / sqrt(fan-in) truncated at two deviations, as in the authors' code.
 
     Args:
-        shape: H, W and C; height and width must be 8 at least.
+        shape: H, W and C; height and width must be at least 8.
         generator: Generator for the initial weights.
 
     Raises:
@@ -246,7 +246,7 @@ class StochasticPolicy(nn.Module):
         spaces: Shapes of observations, goals and actions.
         hidden: Widths of the hidden layers.
         generator: Generator for the initial weights.
-        min_scale: Added to the standard deviation.
+        min_scale: Number that is added to the standard deviation.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class SituationMLP(nn.Module):
         outputs: O.
         generator: Generator for the initial weights.
         members: E.
-        actions: A, where it reads an action too, as Q does.
+        actions: A, if the network also reads an action, as Q does.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class ContrastiveCritic(nn.Module):
 
         Args:
             batch: The batch, with `action`.
-            keys: Its observations and goals, in one order for all processes.
+            keys: The batch's observations and goals, in the same order in all processes.
         """
         encoded = {key: self.encode(batch[key]) for key in keys}
         return encoded | {"action": action_vectors(batch["action"], self.spaces)}
@@ -431,7 +431,7 @@ def pair_metrics(logits: Float[Tensor, "B B 2"]) -> dict[str, Float[Tensor, ""]]
 
 
 def action_vectors(action: Tensor, spaces: Spaces) -> Float[Tensor, "B A"]:
-    """Return actions as critics read them: continuous ones as they are, discrete ones one-hot."""
+    """Return actions as critics read them: continuous actions as they are, discrete actions one-hot."""
     return functional.one_hot(action, spaces.action).to(torch.float32) if spaces.discrete else action
 
 
@@ -442,5 +442,5 @@ def noisy(action: Tensor, scale: float | Tensor, generator: torch.Generator) -> 
 
 
 def flat(*parts: Float[Tensor, "B _"]) -> Float[Tensor, "B I"]:
-    """Return the parts side by side."""
+    """Return the parts, flattened and joined side by side."""
     return torch.cat(parts, dim=-1)

@@ -44,7 +44,7 @@ from counterpoint.data.episode import Spaces
 def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
     """Return the length of the union over k of the intervals [start_k, max(start_k, end_k)].
 
-    Sorted by start, each interval adds what lies beyond the farthest end so far.
+    Sorted by start, each interval adds its part beyond the farthest end so far.
     """
     starts, order = start.sort(dim=-1)
     ends = torch.maximum(start, end).gather(-1, order)
@@ -186,14 +186,14 @@ def push_loss(distance: Float[Tensor, "*batch"], *, offset: float, beta: float) 
 
 
 def step_excess(distance: Float[Tensor, "*batch"], cost: float) -> Float[Tensor, "*batch"]:
-    """Return relu(d - cost)^2, per pair: 0 where the distance is no longer than what the step costs."""
+    """Return relu(d - cost)^2, per pair: 0 where the distance is at most the step's cost."""
     return torch.relu(distance - cost).square()
 
 
 def dual_losses(
     excess: Float[Tensor, "*constraints"], multiplier: Float[Tensor, "*constraints"], epsilon: float
 ) -> tuple[Float[Tensor, "*constraints"], Float[Tensor, "*constraints"]]:
-    """Return lambda (excess - eps^2) for distances, with lambda fixed, and negated for multipliers, with it free."""
+    """Return lambda (excess - eps^2) for the distances, with lambda fixed, and its negative for the multipliers."""
     violation = excess - epsilon**2
     return multiplier.detach() * violation, -multiplier * violation.detach()
 

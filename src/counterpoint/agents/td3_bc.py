@@ -35,9 +35,9 @@ class TD3BCConfig(AgentConfig):
         alpha: Weight of the value against cloning.
         lr: Adam's rate for Q and the policy.
         tau: Rate of the targets' soft update.
-        policy_delay: Steps of Q for each one of the policy.
+        policy_delay: Steps of Q per step of the policy.
         target_noise: Standard deviation of the noise on target actions.
-        target_noise_clip: Its greatest size.
+        target_noise_clip: Greatest absolute value of that noise.
         exploration_noise: Standard deviation of the noise while collecting.
     """
 

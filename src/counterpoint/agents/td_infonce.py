@@ -12,7 +12,7 @@ With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twins aside::
 The rows of W sum to 1, as the authors' code has it and not N as Algorithm 1 prints. W and the actor take the
 elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, samples
 of p(s+) that are encoded once, for the actor as well; each row's own command is thus among its N columns. The authors
-roll the columns of F_future and W by one, both alike, which orders the sum over j anew and changes nothing else.
+roll the columns of F_future and W by one, which only changes the order of the sum over j.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def value_of(
     Args:
         agent: A contrastive agent.
         reward: r(s, a) of N observations and N actions.
-        states: Observations [N, *O] sampled from p(s+), or nearly.
-        state_goals: Their goal coordinates [N, *G].
+        states: Observations [N, *O] sampled from p(s+), at least approximately.
+        state_goals: Goal coordinates of these states, [N, *G].
         seed: Random seed for later actions, where they are continuous; discrete ones are summed out.
 
     Returns:

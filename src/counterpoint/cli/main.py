@@ -39,8 +39,8 @@ class Command:
     Attributes:
         work: The function, "module:function".
         continues: True if the same command continues an interrupted one.
-        needs: Modules that are optional in the package, checked before the work -> the extra that installs them.
-        says: A function of a path that was written, which returns what is printed beside it.
+        needs: Optional modules that are checked before the work, each with the extra that installs it.
+        says: A function that takes a written path and returns the text to print beside it.
     """
 
     work: str
@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _continues(given: list[str]) -> bool:
-    """Return whether a command goes on where it was stopped."""
+    """Return whether the same command continues its interrupted work."""
     entry: Command | Group | None = COMMANDS
     for word in given:
         if not isinstance(entry, Group):
@@ -230,7 +230,7 @@ def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[st
 
     Args:
         target: The function; its types are built in, imported, or aliases that are assigned in a module.
-        types: Types and defaults that take the place of those of the parameters of these names.
+        types: Types and defaults that replace those of the parameters with these names.
     """
     module, node = target.partition(":")[0], _definition(target)
     parameters = []
@@ -296,7 +296,7 @@ def _evaluated(expression: ast.expr, module: str) -> Any:
 
 
 def _value(name: str, module: str) -> Any:
-    """Return what a name means in a module, which is imported only where the name is no alias and no import."""
+    """Return the value of a name in a module, which is imported only if the name is neither an alias nor an import."""
     for node in _statements(module):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:

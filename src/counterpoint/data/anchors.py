@@ -1,8 +1,8 @@
 """Anchors: steps t of episodes, with observations and actions around them, and near negatives.
 
-Premier-TACO, TACO, ATC, SPR, inverse dynamics, cloning and diffusion policies read the same thing: an anchor t,
-observations at t + offset, the actions a_t ... a_{t+K-1}, and perhaps negatives from a window around s_{t+K}.
-Each kind of draw has its own stream, keyed on (seed, step): other negatives leave the anchors alone.
+Premier-TACO, TACO, ATC, SPR, inverse dynamics, cloning and diffusion policies read the same samples: an anchor t,
+observations at t + offset, the actions a_t ... a_{t+K-1}, and perhaps negatives from a window around s_{t+K}. Each kind
+of draw has its own stream, keyed on (seed, step), so that another choice of negatives does not change the anchors.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Anchors:
         near: Negatives around the observation at the last offset.
         actions: K actions a_t ... a_{t+K-1}; 0 for none.
         first_action: Shift of the actions: they begin at a_{t+first_action}.
-        past_end: Number of steps that actions may reach past the episode's last one, which is then repeated and marked
-            invalid; before its first step the first action is.
+        past_end: Number of steps that actions may reach past the episode's last step. The last action is then repeated
+            and marked invalid; before the first step, the first action is.
         balance: How often each anchor is drawn.
     """
 
@@ -196,11 +196,11 @@ def draw_near(
     """Draw negatives in the window around each positive, inside its episode.
 
     Args:
-        near: The rule.
+        near: The rule of the negatives.
         anchors: t.
         positives: t + K, around which the window lies.
-        lengths: T of each one's episode.
-        rng: For one candidate of each, uniformly.
+        lengths: T, the length of each anchor's episode.
+        rng: The stream that picks one candidate for each anchor, uniformly.
 
     Returns:
         Steps, and which of them are candidates; where `near.every` takes more than there are, the nearest

@@ -24,7 +24,7 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 class Transform(Protocol):
-    """Random numbers of a batch, which enter it under the transform's key."""
+    """A rule that draws random numbers for a batch, which holds them under the transform's key."""
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[Any]:
         """Draw the numbers of a whole batch: [B, ...]."""
@@ -42,7 +42,7 @@ class ViewShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ResizedCrop:
-    """A crop a clip: [B, 4], (top, left, height, width) as shares of the image.
+    """One crop per clip: [B, 4], (top, left, height, width) as shares of the image.
 
     Drawn as torchvision's RandomResizedCrop draws it: area uniform in `scale`, width / height in pixels log-uniform in
     `ratio`, drawn up to ten times until it fits; then the largest centred window of a permitted ratio.
@@ -52,7 +52,7 @@ class ResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Draw one crop a clip."""
+        """Draw one crop per clip."""
         wide = views.W / views.H
         area = rng.uniform(*self.scale, (10, views.B))
         ratio = np.exp(rng.uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), (10, views.B)))
@@ -80,7 +80,7 @@ class Jitter:
     hue: float = 0.0
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Draw four numbers a frame."""
+        """Draw four numbers per frame."""
         width = np.array([self.brightness, self.contrast, self.saturation, self.hue])
         numbers = np.array([1.0, 1.0, 1.0, 0.0]) + width * rng.uniform(-1, 1, (views.B, views.V, 4))
         return numbers.astype(np.float32)
@@ -92,7 +92,7 @@ class Shift:
 
     Attributes:
         pad: Largest shift either way, in pixels; edges are replicated.
-        together: Shift all views of a sample alike, instead of each on its own.
+        together: Shift all views of a sample by the same amount, instead of each view by its own.
     """
 
     pad: int
@@ -115,7 +115,7 @@ class Crop:
     size: int
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw one corner a view and camera; refuse images smaller than the window."""
+        """Draw one corner per view and camera; refuse images smaller than the window."""
         good, expected = min(views.H, views.W) >= self.size, f"at least {self.size} x {self.size}, the side of a crop"
         require(good, "frames", f"{views.H} x {views.W}", expected, "open the data larger, or crop less")
         room = np.array([views.W, views.H]) - self.size + 1
@@ -129,7 +129,7 @@ class Row:
     rows: int
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw one row a sample."""
+        """Draw one row per sample."""
         return rng.integers(self.rows, size=views.B)
 
 
@@ -157,7 +157,7 @@ class Noise:
 def images(
     batch: Mapping[str, Any], key: str, size: int | None = None
 ) -> UInt8[Tensor, "B F H W 3"] | Float[Tensor, "B F S S 3"]:
-    """Return the frames under `key`, augmented where the batch holds numbers for that.
+    """Return the frames under `key`, augmented where the batch holds random numbers for it.
 
     Args:
         batch: Frames and numbers.
@@ -179,7 +179,7 @@ def images(
 def resized_crop(
     frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"], size: int
 ) -> Float[Tensor, "B F S S 3"]:
-    """Cut one window a clip and resize it bilinearly to a square.
+    """Cut one window per clip and resize it bilinearly to a square.
 
     Args:
         frames: Values in [0, 1].
@@ -229,7 +229,7 @@ def brightened_views(
 def random_shift(
     frames: UInt8[Tensor, "N S H W 3"], shift: Int[Tensor, "N 2"], *, pad: int
 ) -> UInt8[Tensor, "N S H W 3"]:
-    """Shift images as DrQ-v2 does, by an index gather: every frame of a stack moves alike, edges are replicated.
+    """Shift images as DrQ-v2 does, by an index gather: all frames of a stack move together, edges are replicated.
 
     The authors sample a grid bilinearly, at whole pixels up to rounding; this is exactly the same crop of the padded
     image, and bytes stay bytes.
@@ -300,7 +300,7 @@ def shifted_views(
 def cropped_views(
     frames: UInt8[Tensor, "B V F H W 3"], crop: Int[Tensor, "B V C 2"] | None, *, size: int
 ) -> UInt8[Tensor, "B V F s s 3"]:
-    """Cut every observation of a batch to its own windows, one a camera; `None` changes nothing."""
+    """Cut every observation of a batch to its own windows, one per camera; `None` changes nothing."""
     if crop is None or size == 0:
         return frames
     (B, V, F), C = frames.shape[:3], crop.shape[2]

@@ -1,4 +1,4 @@
-"""Building a training store: episodes are decoded side by side, each is written at its place, and a build resumes.
+"""Build a training store: episodes are decoded side by side and written at their places; a stopped build resumes.
 
 Lengths are known before anything is decoded and shapes after the first frame, so every file has its full length from
 the start. The folder's journal has a line for each episode that is on the disk, with the digest of its digests.
@@ -43,7 +43,7 @@ _EVERY = 5.0  # seconds between two flushes
 
 
 def digest_starts(lengths: Array, rows: int) -> Array:
-    """Return the number of digests before each episode's own, and in all: int64 [E + 1]."""
+    """Return the number of digests before each episode's own digests, and the total: int64 [E + 1]."""
     return np.concatenate([[0], np.cumsum(-(-lengths // rows))])
 
 
@@ -154,7 +154,7 @@ def _check_room(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind]) -
 
 
 class _File:
-    """The steps of one part of all episodes end to end, and the digests of each episode's: written at any place."""
+    """A file with one part of all episodes, end to end, and its digests by episode; any place can be written."""
 
     def __init__(self, stack: ExitStack, folder: Path, name: str, kind: _Kind, store: EpisodeStore) -> None:
         self._name, self._kind, self._starts = name, kind, store._starts
@@ -167,7 +167,7 @@ class _File:
             self.descriptors.append(file.fileno())
 
     def write(self, episode: int, chunks: Iterable[Array], stop: Event) -> None:
-        """Write one episode; give up where `stop` is set, by the failure of another, which is what is reported."""
+        """Write one episode; give up where `stop` is set by another episode's failure, which is the one reported."""
         kind, place = self._kind, int(self._starts[episode])
         data, digests = b"", list[bytes]()
         for rows in chunks:
@@ -184,7 +184,7 @@ class _File:
         _write_at(self.descriptors[1], b"".join(digests), int(self._digest_starts[episode]) * DIGEST)
 
     def digests(self, episode: int, *, computed: bool = False) -> bytes:
-        """Return the digests of an episode's steps as they are in the file, or computed from the steps there."""
+        """Return the digests of an episode's steps, read from the digests' file or computed from the steps."""
         kind, stop, place = self._kind, int(self._starts[episode + 1]), int(self._digest_starts[episode])
         if not computed:
             count = int(self._digest_starts[episode + 1]) - place
@@ -212,7 +212,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Journal:
-    """The episodes whose bytes are on the disk, those that an interrupted build left too, and those that wait."""
+    """The episodes that are on the disk, also from an interrupted build, and the episodes that wait to be noted."""
 
     def __init__(self, folder: Path, files: Iterable[_File]) -> None:
         self._folder, self._files = folder, list(files)
@@ -228,7 +228,7 @@ class _Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Put the bytes of noted episodes on the disk, and then their lines."""
+        """Put the bytes of noted episodes on the disk, and then their lines in the journal."""
         if self._waiting:
             for file in self._files:
                 for descriptor in file.descriptors:
@@ -243,7 +243,7 @@ class _Journal:
 def _in_order(
     pool: ThreadPoolExecutor, episodes: Iterable[int], work: Callable[[int], None], ahead: int
 ) -> Iterator[int]:
-    """Yield each episode when `work` has returned for it, in order; up to `ahead` are under way."""
+    """Yield the episodes in order, each when `work` has returned for it; up to `ahead` are worked on at once."""
     running: deque[tuple[int, Future[None]]] = deque()
     for episode in episodes:
         running.append((episode, pool.submit(work, episode)))

@@ -3,10 +3,10 @@
 A store is a folder named by its key, the digest of the source's fingerprint, the size, the resize rule, the
 cameras and the version of this layout. It holds
 
-    frames-0.bin ...    uint8 [steps, H, W, 3], one file a camera, all episodes end to end
+    frames-0.bin ...    uint8 [steps, H, W, 3], one file per camera, all episodes end to end
     timestamps.bin      float64 [steps]
     actions.bin         float32 [steps, A], where the source has actions
-    state.bin           float32 [steps, S], where the source has state; likewise environment_state.bin
+    state.bin           float32 [steps, S], where the source has state; environment_state.bin too
     rewards.bin         float32 [steps], where the source has rewards
     *.digests           beside each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
     store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, and
@@ -71,8 +71,9 @@ def cached(
 ) -> CachedStore:
     """Open the training store of `store` at `size`, building it first where it is missing or damaged.
 
-    It is built in a folder of another name and renamed when complete, under a lock: a killed build leaves
-    nothing that looks like a store and is continued, and of several processes one builds and the others wait.
+    It is built in a folder of another name and renamed when complete, under a lock: a killed build leaves nothing that
+    looks like a store and is continued. If several processes ask for a store at the same time, one process builds it
+    while the rest wait.
 
     Args:
         store: The source.
@@ -112,8 +113,8 @@ def featured(
 
     Args:
         store: The source; frames are read as recorded.
-        embed: (episode, frames uint8 [N, H, W, 3]) -> float32 [N, A, E], in any process alike.
-        digest: Digest of everything that decides what `embed` returns.
+        embed: Takes an episode and frames uint8 [N, H, W, 3] and returns float32 [N, A, E], the same in every process.
+        digest: Digest of all settings and weights that decide the values of `embed`.
         camera: The view; the store's first by default.
         root: Folder of all training stores; `cache_root()` by default.
 
@@ -295,7 +296,7 @@ class CachedStore(EpisodeStore):
 
 
 class _Digests:
-    """The digests of one file of a store, and which of them have been found right.
+    """The digests of one file of a store, with a mark for each that has been checked.
 
     Args:
         store: The store.
@@ -312,11 +313,11 @@ class _Digests:
         self._sound = np.zeros(len(self._digests), np.uint8)
 
     def check(self, episodes: int | Array, steps: Array) -> None:
-        """Compare what holds these steps with its digest, where that was not done yet.
+        """Compare the blocks that hold these steps with their digests, as far as they have not been compared yet.
 
         Args:
             episodes: The episode of each step; broadcasts with `steps`.
-            steps: In range.
+            steps: Steps inside their episodes.
         """
         numbers = self._firsts[episodes] + steps // self._rows
         if self._sound[numbers].all():

@@ -1,6 +1,6 @@
 """The streams of chance, and clips: F ordered frames of every instructed episode, in the order of a permutation.
 
-DecisionNCE, AcTOL and the baselines they are measured against read clips; no pick leaves [0, T-1].
+DecisionNCE, AcTOL and their baselines read clips. Every picked step lies in [0, T-1].
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def epoch_order(count: int, seed: int, epoch: int) -> Integers:
 
 
 def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split episodes by task: the numbers of those to train on, and of those held out.
+    """Split episodes by task; return the numbers of the training episodes and of the held-out episodes.
 
     Args:
         tasks: The task of each episode.
-        share: Share of each task's episodes that is held out, rounded; at least one of a task of two or more, never
-            all. 0 holds nothing out.
+        share: Share of each task's episodes that is held out, rounded. A task with two or more episodes holds out at
+            least one, never all. 0 holds nothing out.
         seed: Random seed of the choice.
     """
     out: set[int] = set()
@@ -68,14 +68,14 @@ def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], 
 def owners(counts: Integers) -> tuple[Integers, Integers]:
     """Return the episode of each item, where episode e has `counts[e]` items end to end, and each episode's first.
 
-    To look an episode up costs a fiftieth of a binary search.
+    A look-up in this array costs a fiftieth of a binary search.
     """
     return np.repeat(np.arange(len(counts)), counts), np.cumsum(counts) - counts
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Steps of one episode a sample.
+    """The drawn steps: each sample has steps of one episode.
 
     Attributes:
         episode: int64 [B].
@@ -94,10 +94,10 @@ class Table(Protocol):
     """An index over the episodes of one store."""
 
     def __len__(self) -> int:
-        """Samples an epoch."""
+        """Number of samples per epoch."""
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw the `count` samples of one step: at least the draws `wanted`, and a pure function of its arguments."""
+        """Draw the `count` samples of one step, with the draws `wanted` and perhaps more; a pure function."""
 
 
 class Pick(Protocol):
@@ -117,11 +117,11 @@ class Pick(Protocol):
 
 @dataclass(frozen=True)
 class Clips:
-    """One clip a sample: its draw is `clip`.
+    """A spec that reads one clip per sample; its draw is `clip`.
 
     Attributes:
         pick: The rule that picks its steps.
-        per_instruction: Take one clip of each distinct instruction an epoch, as the authors of DecisionNCE do.
+        per_instruction: Take one clip of each distinct instruction per epoch, as the authors of DecisionNCE do.
     """
 
     pick: Pick

@@ -41,7 +41,7 @@ class Episode:
     """A frozen trajectory that is checked when it is made.
 
     Attributes:
-        frames: Camera name -> uint8 [T, H, W, 3], RGB in [0, 255].
+        frames: Images of each camera by its name, uint8 [T, H, W, 3], RGB in [0, 255].
         instruction: The task in words; empty when unknown.
         timestamps: Seconds since the start, float64 [T], strictly increasing.
         actions: float32 [T, A], or `None` (videos of people have none).
@@ -88,7 +88,7 @@ class Episode:
         return len(self.timestamps)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by fields: a frozen mapping does not travel between processes, a plain one does."""
+        """Pickle by fields, with plain mappings, since a frozen mapping cannot be pickled."""
         return Episode, (dict(self.frames), *(getattr(self, item.name) for item in fields(self)[1:]))
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class GoalEpisode:
     Attributes:
         observations: float32 [T + 1, O], or uint8 [T + 1, H, W, C].
         achieved: Goal coordinates of every state, [T + 1, *G].
-        commanded: The goal it was to reach, [*G].
+        commanded: The goal that the episode was to reach, [*G].
         actions: float32 [T, A] in [-1, 1], or int64 [T].
         rewards: float32 [T].
         success: bool [T], True where a transition ended at the goal; `None` where that is not recorded.

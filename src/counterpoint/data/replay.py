@@ -89,13 +89,13 @@ FIELDS = ("start", "length", "terminated", "checksum")
 
 
 class Rows:
-    """Columns of equal length, written and read by row number.
+    """A table whose columns have equal length and are written and read by row number.
 
     Args:
-        columns: Name -> type of a row, with its shape: `np.dtype(("float32", (3,)))`.
-        count: Rows.
-        folder: Folder of the files, one a column; `None` keeps the arrays in memory. Files that are there are kept, so
-            that a buffer can be restored.
+        columns: For each name, the type of a row with its shape, such as `np.dtype(("float32", (3,)))`.
+        count: Number of rows.
+        folder: Folder of the files, one per column; `None` keeps the arrays in memory. Existing files are kept, so that
+            a buffer can be restored.
 
     Raises:
         BadInputError: When the arrays are larger than what is free, or the folder holds another buffer's files.
@@ -168,7 +168,7 @@ def _check_room(where: str | Path, need: int, free: int, what: str) -> None:
 
 
 class ReplayBuffer(EpisodeStore):
-    """Whole episodes, the oldest evicted first.
+    """A buffer of whole episodes that evicts the oldest first.
 
     `gather` reads `observation`, `action`, `reward`, `return` (undiscounted sum of rewards from a step to the end),
     `goal` (goal coordinates of a state), `command` (the goal of the episode) and `terminated`.
@@ -177,9 +177,10 @@ class ReplayBuffer(EpisodeStore):
         spaces: Shapes of states, goals and actions. Shapes of three axes are images, kept as uint8.
         capacity: Transitions held at most.
         folder: Keeps the rows in memory-mapped files there: for images, and to continue a run. `None`: in memory.
-        slack: This many transitions can be added after a `cursor` was taken before anything it refers to is lost.
-        shortest: Room is counted for episodes of so many transitions or more. With shorter ones the buffer holds
-            fewer than `capacity`, and `slack` is used up sooner.
+        slack: Number of transitions that can be added after a `cursor` was taken before rows that it refers to are
+            lost.
+        shortest: Shortest episode, in transitions, that room is counted for. With shorter episodes the buffer holds
+            fewer transitions than `capacity`, and `slack` is used up sooner.
         goal_is_observation: Goals are whole observations, which are then stored once; `achieved` is not read.
         action_bounds: [2, A], the bounds that data were scaled from; kept as an attribute.
 
@@ -225,7 +226,7 @@ class ReplayBuffer(EpisodeStore):
 
     @property
     def lengths(self) -> Integers:
-        """T of every episode held, the oldest first."""
+        """T of every stored episode, the oldest first."""
         lengths: Integers = self._episodes[1]
         return lengths
 
@@ -279,7 +280,7 @@ class ReplayBuffer(EpisodeStore):
         return bool(rewards.size) and bool((rewards != rewards[0]).any())
 
     def cursor(self) -> dict[str, Any]:
-        """Return everything that sampling depends on beside the rows, as JSON values."""
+        """Return the state that sampling depends on beside the rows, as JSON values."""
         return {"head": self._head, "episodes": dict(zip(FIELDS, self._episodes.tolist(), strict=True))}
 
     def restore(self, cursor: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Frames at training size: the one rule of resizing, and a store whose frames are decoded whenever they are read."""
+"""Frames at training size: the rule of resizing, and a store that decodes its frames whenever they are read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
 
 
 class ResizedStore(StoreView):
-    """Another store at training size: the frames that are asked for are read, decoded and resized, and no others.
+    """Another store at training size: only the frames that are asked for are read, decoded and resized.
 
     Pixels are those of the training store of the same size. Nothing is written, and nothing is kept.
 
@@ -92,7 +92,7 @@ class ResizedStore(StoreView):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read steps of many episodes; of frames, each that is asked for is decoded once."""
+        """Read steps of many episodes; each frame that is asked for is decoded once."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         return EpisodeStore.gather(self, source, episodes, steps, camera=camera, out=out)

@@ -1,4 +1,4 @@
-"""Robot masks: which pixels of an image show the robot, and what can be wrong with them.
+"""Robot masks mark the pixels of an image that show the robot; this module reads, converts and examines them.
 
 A mask travels as one more camera of its store. The mask of `agentview` is `agentview_mask`: uint8 [N, H, W, 3] with
 three equal channels, 0 off the robot and 255 on it. So every format, training store and sampler carries masks as it
@@ -30,7 +30,7 @@ def mask_camera(camera: str) -> str:
 
 
 def rgb_cameras(cameras: Sequence[str]) -> tuple[str, ...]:
-    """Return the cameras that are no masks of others."""
+    """Return the cameras that are not masks."""
     masks = {mask_camera(camera) for camera in cameras}
     return tuple(camera for camera in cameras if camera not in masks)
 
@@ -80,7 +80,7 @@ def as_mask(where: str, values: NDArray[Any]) -> Bool[NDArray[np.bool_], "*lead 
 
 
 def constant(mask: Array) -> str | None:
-    """Return `empty` or `full` where all of bool [T, H, W] is, so that no frame separates robot and surroundings."""
+    """Return `empty` or `full` if all pixels of a mask, bool [T, H, W], are; no frame then separates the robot."""
     return "full" if mask.all() else None if mask.any() else "empty"
 
 

@@ -1,4 +1,4 @@
-"""Batches: a bound spec, a store and a seed give the batch of every step, in one order that depends on nothing else.
+"""Batches: a bound spec, a store and a seed alone decide the batch of every step and the order of batches.
 
 A whole batch is drawn at once from streams keyed on (seed, step, name), and each rank reads its own rows. So 0, 1 or 4
 workers and 1, 2 or 4 ranks give the same global batches, and a run resumes at step k by reading step k.
@@ -46,14 +46,15 @@ class Sampler(Dataset[dict[str, Any]]):
     Args:
         store: Episodes; one that grows is drawn from as it is at the time.
         bound: The spec, bound to the training data.
-        batch_size: B, samples a batch over all ranks; a multiple of `world_size`.
+        batch_size: B, samples per batch over all ranks; a multiple of `world_size`.
         seed: The run's seed.
         rank: This process's number.
         world_size: Number of processes that share each batch.
         workers: Worker processes that prepare batches; 0 prepares them here.
 
     Raises:
-        BadInputError: When the batch does not divide, episodes are too short, or something to read is missing.
+        BadInputError: When the batch cannot be divided among the processes, episodes are too short, or a source is
+            missing.
     """
 
     def __init__(

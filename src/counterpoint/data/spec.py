@@ -1,4 +1,4 @@
-"""The contents of a batch as plain data: which samples, what to read of each, and which random numbers beside."""
+"""The contents of a batch as plain data: the samples, the tensors to read for each, and the random numbers to draw."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Read:
     Attributes:
         source: `frames`, `masks` (the robot in each image), or a vector that the store has.
         at: Name of the index's draw.
-        stack: S frames an observation, the steps before the first repeating it: [..., C S, H, W, 3], the S frames of
-            the first camera first. 0 reads single frames, without that axis.
+        stack: S, frames per observation: [..., C S, H, W, 3], the S frames of the first camera first. Before the
+            episode's start, its first frame is repeated. 0 reads single frames, without that axis.
     """
 
     source: str
@@ -57,10 +57,10 @@ class Spec:
 
     Attributes:
         index: The rule that chooses samples: `Clips`, `Anchors` or `Transitions`.
-        reads: Batch key -> what to read.
-        transforms: Batch key -> random numbers to draw: of changes of `frames`, and noise.
-        beside: Name -> spec of an auxiliary objective, whose keys become `name.key`. Its draws have a seed of their
-            own, so that one more leaves the others alone.
+        reads: The tensor to read for each key of the batch.
+        transforms: The random numbers to draw for each key of the batch: changes of `frames`, and noise.
+        beside: Specs of auxiliary objectives by name; their keys become `name.key`. Each has its own seed, so that a
+            further spec does not change the draws of the rest.
     """
 
     index: Index
@@ -103,9 +103,9 @@ class Spec:
             offsets: Observations at t + offset; `Anchors` has this and the arguments not described here.
             actions: K.
             near: Negatives around the last observation, appended to `frames`.
-            stack: S frames an observation.
+            stack: S, frames per observation.
             shift: Largest random shift of each view, in pixels; 0 for none.
-            shift_together: Shift all views of a sample alike.
+            shift_together: Shift all views of a sample by the same amount.
             crop: Side of a random window, in pixels; 0 for none.
             first_action: Shift of the actions.
             past_end: Number of steps that actions may reach past the episode's end.
@@ -163,11 +163,11 @@ class Spec:
         return replace(self, index=replace(self.index, **changes))
 
     def with_read(self, key: str, read: Read | None) -> Spec:
-        """Return a copy with another read, or with one less for `None`."""
+        """Return a copy with another read; `None` removes the read."""
         return replace(self, reads=_without(self.reads, key) | ({key: read} if read else {}))
 
     def on_features(self, rows: int) -> Spec:
-        """Return a copy that reads `features` in place of `frames`, one of `rows` augmented rows a sample."""
+        """Return a copy that reads `features` instead of `frames`, with one of `rows` augmented rows per sample."""
         read = self.reads["frames"]
         kept = {key: draw for key, draw in self.transforms.items() if not key.startswith("frames.")}
         kept |= {"features.row": Row(rows)} if rows > 1 else {}
@@ -188,7 +188,7 @@ class Spec:
             store: Training episodes.
             cameras: Cameras of `frames`; the store's first by default.
             action_dim: A, where it exceeds the data's own; further dimensions are zero and masked.
-            tasks: Tasks that have a number already; others come after.
+            tasks: Tasks that have a number already; further tasks are numbered after them.
 
         Raises:
             BadInputError: When a camera is unknown, or actions are missing.
@@ -206,13 +206,13 @@ def _without(items: Mapping[str, Item], key: str) -> dict[str, Item]:
 
 @dataclass(frozen=True)
 class BoundSpec:
-    """A spec with all that follows from the training data.
+    """A spec with the facts that follow from the training data.
 
     Attributes:
         spec: The spec.
         cameras: Cameras that `frames` shows, in order.
         action_dim: A; `None` where no actions are read.
-        tasks: Task -> its number.
+        tasks: The number of each task.
     """
 
     spec: Spec

@@ -32,7 +32,7 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
     """Compute the statistics of each task's own action dimensions, in order of `task_numbers`.
 
     Args:
-        store: Training episodes alone.
+        store: The training episodes, without any held-out episode.
 
     Raises:
         BadInputError: When an episode has no actions, or episodes of a domain have other dimensions than its first.

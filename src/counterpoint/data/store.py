@@ -1,4 +1,4 @@
-"""Random access to many episodes, wherever they are kept."""
+"""Random access to many episodes, in memory or in files of any format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VECTORS = ("timestamps", "actions", "state", "environment_state", "rewards", "fe
 class EpisodeStore:
     """The base of all stores: lengths first, pixels on demand.
 
-    A store implements `frames` and either `_values` or those of the four methods below it that it has data for.
+    A store implements `frames` and either `_values` or, of the four methods below it, those for which it has data.
 
     Attributes:
         episodes: Descriptions of the episodes, in order, read without decoding anything.
@@ -42,7 +42,7 @@ class EpisodeStore:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest that changes whenever the content behind the store does."""
+        """Hex digest that changes whenever the store's content changes."""
         raise NotImplementedError
 
     @cached_property
@@ -114,7 +114,7 @@ class EpisodeStore:
         Args:
             source: `frames`, or one of `VECTORS`.
             episodes: [B], any order, repeats allowed.
-            steps: [B, ...], in range.
+            steps: [B, ...], each inside its episode.
             camera: Camera of `frames`; the store's first by default.
             out: Contiguous memory for `frames`.
 
@@ -145,13 +145,13 @@ def spread(values: Array, steps: Integers) -> Array:
 
 
 def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others: str = "") -> BadInputError:
-    """Return the error for frames of another height and width than those before."""
+    """Return the error for frames whose height and width differ from those of the frames before."""
     sizes = f"frames of {found[0]} x {found[1]}", f"{size[0]} x {size[1]}, as in {others or 'the other episodes'}"
     return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 
 
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    """Return those of `VECTORS` that an episode has."""
+    """Return the names in `VECTORS` that an episode has."""
     parts = {name: getattr(store, name)(episode) for name in VECTORS}
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -162,10 +162,10 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
     Args:
         camera: The user's choice.
         known: The store's cameras.
-        count: Number of cameras that an encoder needs, 0 for none; for `None`, the first so many.
+        count: Number of cameras that an encoder needs, 0 for none. If `camera` is `None`, the first `count` are taken.
 
     Raises:
-        BadInputError: When one is unknown or named twice, or there are not `count`.
+        BadInputError: When a camera is unknown or named twice, or the number of cameras is not `count`.
     """
     if count == 0 and not camera:
         return ()
@@ -242,11 +242,11 @@ class MemoryStore(EpisodeStore):
 class OutputPool:
     """Memory for batches. A large piece is used again once no array or tensor holds it.
 
-    Fresh memory comes page by page, each with a fault: for a batch of images that takes longer than the copy.
+    Fresh memory costs a page fault per page; for a batch of images, the faults take longer than the copy.
 
     Attributes:
         large: Bytes from which on memory is used again.
-        spare: Most pieces of each size that wait.
+        spare: Greatest number of unused pieces of each size.
     """
 
     large, spare = 1 << 20, 8

@@ -60,7 +60,7 @@ class Transitions:
 
 
 class TransitionTable:
-    """Draws of transitions and states over episodes of given lengths T >= 1, each without a loop."""
+    """Draws of transitions and states over episodes of given lengths T >= 1, without loops over episodes."""
 
     def __init__(self, index: Transitions, lengths: Int[Integers, " E"]) -> None:
         require(len(lengths), "replay buffer", "no episode", "at least one", "add episodes first")
@@ -101,11 +101,11 @@ class TransitionTable:
     def transitions(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw transitions uniformly; under `reject` with probability proportional to 1 - gamma^(T - t).
 
-        The second is the result of drawing a transition uniformly and its future geometrically, both again
-        until the future lies inside the episode: 1 - gamma^(T - t) is the probability that it does.
+        The rule of `reject` equals drawing a transition uniformly and its future geometrically, and drawing both again
+        until the future lies inside the episode. The probability that it does is 1 - gamma^(T - t).
 
         Returns:
-            Episode and step of each, int64 [count].
+            Episode and step of each transition, int64 [count].
         """
         if self._index.tail != "reject":
             return _locate(rng.integers(self._count, size=count), *self._transitions)
@@ -118,7 +118,7 @@ class TransitionTable:
         return episode, length - np.minimum(remaining, length)
 
     def states(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
-        """Draw states uniformly, the last of each episode included: episode and step (0..T), int64 [count]."""
+        """Draw states uniformly, including each episode's last state: episode and step (0..T), int64 [count]."""
         return _locate(rng.integers(self._count + len(self._lengths), size=count), *self._states)
 
 
@@ -128,14 +128,14 @@ def future_offsets(
     """Draw offsets k of future states, by the inverse of their distribution function.
 
     `renormalise`: P(k) = (1 - gamma) gamma^(k-1) / (1 - gamma^m) for k = 1..m. `clip`: min(k, m) of an unbounded k.
-    `reject`: as `renormalise`, because an unbounded k that is known to be at most m has that distribution; the
-    difference is in which transitions survive (`TransitionTable.transitions`).
+    `reject`: as `renormalise`, because an unbounded k that is known to be at most m has that distribution. The two
+    rules keep different transitions (`TransitionTable.transitions`).
 
     Args:
         remaining: m = T - t of each transition, at least 1.
         discount: gamma in [0, 1).
         tail: The rule at the end of an episode.
-        rng: Random stream; one uniform number a transition.
+        rng: Random stream; one uniform number per transition.
 
     Returns:
         Offsets in 1..m.

@@ -1,4 +1,4 @@
-"""Stores that show other stores: parts of one, several as one, other cameras, other columns."""
+"""Stores that show other stores: a part of a store, several stores as one, other cameras or other columns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StoreView(EpisodeStore):
     """Episodes of other stores under new numbers.
 
     Args:
-        stores: The stores behind it.
+        stores: The stores that hold the episodes.
         owner: int [E], which of `stores` holds each episode.
-        numbers: int [E], its number there.
+        numbers: int [E], the episode's number in that store.
     """
 
     def __init__(self, stores: Sequence[EpisodeStore], owner: Array, numbers: Array) -> None:
@@ -51,7 +51,7 @@ class StoreView(EpisodeStore):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read frames from the stores behind it; vectors as every store does."""
+        """Read frames from the stores that hold them, and vectors as every store does."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         camera = self._camera(camera)
@@ -73,7 +73,7 @@ class SubsetStore(StoreView):
     """Some episodes of another store, renumbered from 0: a split, a task, a leave-one-out fold.
 
     Args:
-        store: The whole; an attribute `whole`.
+        store: The whole store; kept as the attribute `whole`.
         indices: Episodes of the store, in the order wanted.
     """
 
@@ -83,7 +83,7 @@ class SubsetStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the whole store and of the chosen episodes."""
+        """The digest of the whole store combined with the chosen episodes."""
         return hashlib.sha256(f"{self.whole.fingerprint}{self.indices}".encode()).hexdigest()
 
 
@@ -95,14 +95,14 @@ def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore
 
 
 class StateStore(StoreView):
-    """Another store whose `state` is several of its sources, side by side.
+    """Another store whose `state` joins several of its sources side by side.
 
     Args:
         store: The whole.
         sources: `state`, `environment_state`, or both in the order wanted.
 
     Attributes:
-        sources: Source -> its numbers.
+        sources: The number of dimensions of each source.
 
     Raises:
         BadInputError: When an episode lacks one of the sources.
@@ -114,7 +114,7 @@ class StateStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The whole's digest with the sources' names."""
+        """The digest of the whole store combined with the sources' names."""
         return hashlib.sha256(f"{self.stores[0].fingerprint}{list(self.sources)}".encode()).hexdigest()
 
     def _values(self, source: str, episode: int) -> Any:
@@ -124,7 +124,7 @@ class StateStore(StoreView):
 
 
 class OneCameraStore(StoreView):
-    """Another store with `camera` as its only one, and so its default."""
+    """Another store in which `camera` is the only camera, and so the default."""
 
     def __init__(self, store: EpisodeStore, camera: str) -> None:
         check_camera(camera, store.cameras)
@@ -133,7 +133,7 @@ class OneCameraStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The whole's digest with the camera's name."""
+        """The digest of the whole store combined with the camera's name."""
         return hashlib.sha256(f"{self.stores[0].fingerprint}{self.cameras}".encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str:
@@ -142,11 +142,11 @@ class OneCameraStore(StoreView):
 
 
 class CamerasApart(StoreView):
-    """Every camera's view of every episode as an episode of its own, first all episodes of the first camera.
+    """A store with one episode per camera and episode; all episodes of the first camera come first.
 
     Args:
         store: The whole.
-        cameras: Some of its cameras.
+        cameras: Some cameras of the store.
     """
 
     def __init__(self, store: EpisodeStore, cameras: Sequence[str]) -> None:
@@ -157,7 +157,7 @@ class CamerasApart(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The views' digests together."""
+        """The digest of all the views' digests."""
         return hashlib.sha256("".join(view.fingerprint for view in self.stores).encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str | None:
@@ -199,7 +199,7 @@ class MultiTaskStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """All domains' names and digests together."""
+        """The digest of the names and digests of all domains."""
         parts = [f"{name}={store.fingerprint}" for name, store in zip(self.names, self.stores, strict=True)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -210,7 +210,7 @@ class MultiTaskStore(StoreView):
 
 
 def join_domains(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore:
-    """Return one store as it is, several as the domains of a `MultiTaskStore`."""
+    """Return a single store as it is, and several stores as the domains of a `MultiTaskStore`."""
     return stores[0] if len(stores) == 1 else MultiTaskStore(stores, names)
 
 
@@ -226,7 +226,7 @@ def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> 
 
     Args:
         store: Episodes.
-        known: Numbers given already, such as those of the training episodes; other tasks come after them.
+        known: Numbers given already, such as those of the training episodes; further tasks are numbered after them.
     """
     table = dict(known or {})
     for task in _tasks(store):
@@ -241,7 +241,7 @@ def task_numbers(store: EpisodeStore, known: Mapping[Task, int] | None = None) -
 
 
 def action_mask(store: EpisodeStore, width: int) -> Bool[NDArray[np.bool_], "E A"]:
-    """Return which of `width` action dimensions are each episode's own."""
+    """Return a mask of the action dimensions, out of `width`, that each episode has."""
     whole, indices = _resolved(store)
     if not isinstance(whole, MultiTaskStore):
         return np.ones((len(indices), width), bool)
@@ -259,7 +259,7 @@ def _tasks(store: EpisodeStore) -> list[Task]:
 
 
 def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Integers]:
-    """Return the store behind any number of views on one store, and the numbers of this store's episodes in it."""
+    """Return the store behind any number of views, and the numbers that the view's episodes have in it."""
     if not isinstance(store, StoreView) or isinstance(store, MultiTaskStore):
         return store, np.arange(len(store.episodes))
     whole, indices = _resolved(store.stores[0])

@@ -1,4 +1,4 @@
-"""A network of someone else's under a linear head: its features, its spatial map, its head."""
+"""A network from another library or the user under a linear head: its features, its spatial map, its head."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from counterpoint.errors import require
 
 
 class Backbone(nn.Module):
-    """A network of someone else's, a pooling of its map, and a linear head.
+    """A network from another library or the user, a pooling of its map, and a linear head.
 
     Args:
-        network: Normalised images [N, 3, S, S] -> features [N, E] or a map [N, E, h, w].
+        network: A module that maps normalised images [N, 3, S, S] to features [N, E] or a map [N, E, h, w].
         embed_dim: D.
         image_size: S.
         pool: Side of the grid that the map is averaged to; 1 takes the network's own output.
@@ -25,7 +25,7 @@ class Backbone(nn.Module):
         frozen: Keep the network fixed and in evaluation mode.
 
     Attributes:
-        width: Numbers of a frame's features.
+        width: Number of features per frame.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ def spatial_map(network: nn.Module, images: Float[Tensor, "N 3 S S"]) -> Float[T
     """Return a network's last map; the patch tokens of a vision transformer as a square map.
 
     Raises:
-        BadInputError: When the network has none.
+        BadInputError: When the network has no map.
     """
     known: Any = network
     if hasattr(network, "forward_features"):  # timm

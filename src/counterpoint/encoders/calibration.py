@@ -28,8 +28,8 @@ class Calibration(FrozenConfig):
     """A monotone map from the reward to progress, and thresholds of success and of distance from the training data.
 
     Attributes:
-        form: The reward that is mapped: of `potential` and `transition` the one with the smaller error on the training
-            episodes, for encoders trained for one of them; else the encoder's own.
+        form: The reward that is mapped: for encoders trained for `potential` or `transition`, the one of the two with
+            the smaller error on the training episodes; else the encoder's own form.
         rewards: Rewards at the map's knots, increasing: the gain since the first frame where the form is `potential`
             or `goal`, else the reward itself.
         progress: Progress at the knots, never decreasing, in [0, 1].
@@ -38,9 +38,9 @@ class Calibration(FrozenConfig):
             the quantile `success_quantile` of the final progress of successes.
         success_quantile: The quantile that `success_from` mentions.
         centre: Mean embedding of training frames.
-        scale: Deviation of each of its D numbers.
+        scale: Standard deviation of each of the embedding's D numbers.
         distance: Distance (root mean square of the deviations) above which a frame is unlike the training data.
-        distance_quantile: Share of frames of `measured_on` that are nearer.
+        distance_quantile: Share of the frames of `measured_on` whose distance is smaller.
         measured_on: Episodes on which the errors and the distance were measured; training where nothing is held out.
         episodes: Number of training episodes in the regression.
         measured_episodes: Number of successful episodes behind the errors.
@@ -71,7 +71,7 @@ class Calibration(FrozenConfig):
         return np.asarray(np.interp(rewards, self.rewards, self.progress))
 
     def novelty_of(self, embeddings: Float[Array, "T D"]) -> Float[Array, " T"]:
-        """Return the distance of frames from the training data in units of the threshold: above 1 is unlike them."""
+        """Return frames' distance from the training data in units of the threshold; above 1, a frame is unlike them."""
         deviations = (embeddings - np.array(self.centre)) / np.array(self.scale)
         return np.asarray(np.sqrt((deviations**2).mean(axis=1)) / self.distance)
 
@@ -88,7 +88,7 @@ def isotonic(
         bins: Groups of neighbours, of about equal weight, that are averaged first; equal inputs stay together.
 
     Returns:
-        Knots of the fitted function, x strictly increasing; it is linear between and constant outside.
+        Knots of the fitted function, x strictly increasing; the function is linear between knots and constant outside.
     """
     order = np.argsort(x, kind="stable")
     x, y, weight = x[order], y[order], weight[order]

@@ -44,8 +44,8 @@ class Description:
 
     Attributes:
         usage: Code that uses `model`.
-        facts: Rows of a table: name -> value.
-        sections: Heading -> Markdown.
+        facts: Rows of a table: values by name.
+        sections: Markdown by heading.
     """
 
     usage: str
@@ -54,7 +54,7 @@ class Description:
 
 
 class Describable(Protocol):
-    """A model that can be described: a `SavedModel`."""
+    """A model that can describe itself for a card: a `SavedModel`."""
 
     kind: ClassVar[str]
 
@@ -95,7 +95,7 @@ def write_results(run: Path) -> None:
 
 
 def with_results(card: str, run: Path) -> str:
-    """Return a card with a run's numbers under "Results", unless something else than this library's stands there."""
+    """Return a card with a run's numbers under "Results", unless that section has text from another author."""
     ours = rf"## Results\n\n(?:{re.escape(NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
     return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
 

@@ -1,4 +1,4 @@
-"""CLIP and its kin through open_clip: both towers, or the image tower alone."""
+"""CLIP and similar models through open_clip: both towers, or the image tower alone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ClipText(nn.Module):
     Args:
         tower: open_clip's text module.
         name: The open_clip model, which names the tokenizer.
-        frozen: Keep its weights fixed.
-        head: A learned map of its embeddings.
+        frozen: Keep the tower's weights fixed.
+        head: A learned map of the tower's embeddings.
     """
 
     def __init__(self, tower: nn.Module, name: str, *, frozen: bool, head: nn.Module) -> None:
@@ -153,7 +153,7 @@ def _check_names(name: str, tag: str | None) -> None:
 
 
 def _load_file(model: nn.Module, path: Path) -> None:
-    """Let open_clip read a checkpoint of its own kinds, and describe what is wrong with any other."""
+    """Let open_clip read a checkpoint that it knows, and describe the fault of any other checkpoint."""
     import open_clip
 
     check_file(path)

@@ -42,7 +42,7 @@ def convert_checkpoint(
     path: Positional[Annotated[str | Path, arg(metavar="PATH")]],
     out: Annotated[str | Path, arg(metavar="PATH")],
 ) -> Path:
-    """Turn a checkpoint that a paper's authors released into ours, without running code from it.
+    """Turn a checkpoint that a paper's authors released into one of this library, without running code from it.
 
     DecisionNCE and AcTOL, for `DualEncoder`: the state dict of OpenAI's `clip.load("RN50")` wrapped in a module
     attribute `model`, alone or under the key "model" of a training checkpoint. Half-precision weights, as OpenAI
@@ -97,7 +97,7 @@ def _drq_encoder(path: Path) -> ObservationEncoder:
 
 
 def _clip_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in the authors' file under our names; settings and temperature are left out."""
+    """Return the tensors in the authors' file under this library's names, without settings and temperature."""
     found: Mapping[str, object] = read_torch_file(path)
     inner = found.get("model")
     tensors = {k: v for k, v in (inner if isinstance(inner, Mapping) else found).items() if isinstance(v, Tensor)}

@@ -1,4 +1,4 @@
-"""The dual encoder: camera frames and instructions into one space.
+"""The dual encoder, which maps camera frames and instructions into one space.
 
 In reading order: pixels to normalised images, the ConvNet, the sentence tower, the map of proprioception, the encoder.
 Its configuration is in `config.py`, larger image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip).
@@ -54,7 +54,7 @@ def preprocess(
         frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions, colours last or first
             ([..., 3, H, W]).
         size: S.
-        mean: Channel means of pixels in [0, 1]; its device and dtype are those of the result.
+        mean: Channel means of pixels in [0, 1]; the result has this tensor's device and dtype.
         std: Channel deviations.
         fit: `stretch` keeps the whole frame and changes its shape; `crop` resizes the shorter side to `short_side` and
             cuts the centre out. A frame of the right size is untouched by `stretch`.
@@ -62,7 +62,7 @@ def preprocess(
         resample: Interpolation.
 
     Returns:
-        N = product of the leading dimensions, in the dtype of `mean`.
+        Images [N, 3, S, S] with N the product of the leading dimensions, in the dtype of `mean`.
 
     Raises:
         BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
@@ -92,7 +92,7 @@ def _resized(images: Float[Tensor, "N 3 H W"], size: tuple[int, int], resample: 
 
 
 def channels_last(frames: Shaped[Tensor, "*lead H W 3"]) -> Shaped[Tensor, "*lead H W 3"]:
-    """Return frames [..., 3, H, W], as LeRobot has them, as [..., H, W, 3]; others as they are."""
+    """Return LeRobot's frames [..., 3, H, W] as [..., H, W, 3]; all other frames stay as they are."""
     first = isinstance(frames, Tensor) and frames.ndim >= 3 and frames.shape[-1] != 3 and frames.shape[-3] == 3
     return frames.movedim(-3, -1) if first else frames
 
@@ -122,7 +122,7 @@ class ImageTower:
     """An image tower and the form of its input.
 
     Attributes:
-        module: Normalised images [N, 3, S, S] -> embeddings [N, D].
+        module: A module that maps normalised images [N, 3, S, S] to embeddings [N, D].
         embed_dim: D.
         image_size: S.
         mean: Channel means of pixels in [0, 1].
@@ -184,8 +184,8 @@ def own_tower(module: nn.Module, config: EncoderConfig) -> nn.Module:
 class SentenceTower(nn.Module):
     """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
 
-    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by the
-    process, and runs on the CPU one text at a time, so that an embedding depends on its text alone.
+    The sentence encoder is not a part of this module: it is not trained, is not in the state dict, and is shared by the
+    process. It runs on the CPU, one text at a time, so that an embedding depends on its text alone.
 
     Args:
         name: A sentence-transformers name or folder; the default is loaded from an installed package, offline, or else
@@ -293,11 +293,12 @@ class DualEncoder(HubEncoder):
 
     Args:
         config: The configuration; `encoder.config` is the same with every open field resolved.
-        network: For image `module`: the network itself, normalised images [N, 3, S, S] to [N, E] or [N, E, h, w].
+        network: For the image tower `module`, the network itself, which maps normalised images [N, 3, S, S] to [N, E]
+            or [N, E, h, w].
 
     Raises:
         BadInputError: When a model or tag is unknown, or weights do not fit.
-        MissingExtraError: When the library behind a tower is not installed.
+        MissingExtraError: When the library that a tower needs is not installed.
     """
 
     kind = "dual_encoder"
@@ -343,7 +344,7 @@ class DualEncoder(HubEncoder):
             state: Proprioception at each image, in its own units.
 
         Returns:
-            Same leading dimensions; at least single precision, under autocast too.
+            Embeddings with the same leading dimensions, in single precision or higher, under autocast too.
 
         Raises:
             BadInputError: When dtype or shape differ, floats lie outside [0, 1], or a state is missing or unwanted.
@@ -359,7 +360,7 @@ class DualEncoder(HubEncoder):
     def embed_features(
         self, features: Float[Tensor, "*lead E"], state: Float[Tensor, "*lead S"] | None = None
     ) -> Float[Tensor, "*lead D"]:
-        """Embed features that `features` returned, as `encode_image` does in one step; `state` as there."""
+        """Embed features that `features` returned; `state` as in `encode_image`, which does both in one step."""
         return self._with_state(_full(self._frozen().head(features)), state)
 
     def _with_state(self, embedded: Float[Tensor, "*lead D"], state: Tensor | None) -> Float[Tensor, "*lead D"]:

@@ -51,12 +51,12 @@ OBSERVATIONS = 64
 
 @dataclass(frozen=True)
 class Embedding:
-    """All that a process needs to embed episodes.
+    """The settings that a process needs to embed episodes.
 
     Attributes:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
-        cameras: The views: one of a dual encoder, as many as it was trained with of an observation encoder.
+        cameras: The views: one for a dual encoder; for an observation encoder, as many as it was trained with.
         device: The device that computes.
         batch_size: Frames encoded at once, of one episode.
     """
@@ -186,7 +186,7 @@ class Embedder:
         return torch.cat(parts).numpy()
 
     def dimensions(self, files: BlockFiles) -> int:
-        """Return D, as the first file has it."""
+        """Return D, the number of dimensions, from the first file."""
         return int(pq.read_schema(files.path(files.blocks[0])).field("embedding").type.list_size)
 
     @torch.no_grad()
@@ -211,11 +211,12 @@ class Embedder:
 def observations(
     encoder: ObservationEncoder, store: EpisodeStore, episode: int, cameras: Sequence[str], count: int
 ) -> Iterator[Float[Tensor, "n D"]]:
-    """Yield the embeddings of an episode's steps, `count` at a time; the steps before the first repeat it.
+    """Yield the embeddings of an episode's steps, `count` at a time.
 
     Args:
-        encoder: In evaluation mode.
-        store: Frames, which are resized to the encoder's size.
+        encoder: The encoder, in evaluation mode.
+        store: The store, whose frames are resized to the encoder's size. If an observation needs frames from before the
+            episode's start, the first frame is repeated.
         episode: Number of the episode.
         cameras: The encoder's cameras in order.
         count: Steps of one pass.
@@ -237,5 +238,5 @@ def observations(
 
 
 def open_embedder(job: Embedding) -> Callable[[Block], bytes]:
-    """Open model and data in another process and return what embeds a block."""
+    """Open model and data in another process and return the `Embedder` of its blocks."""
     return Embedder(job, open_dataset(job.data), _load(job.model, job.device)).work

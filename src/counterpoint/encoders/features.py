@@ -17,7 +17,7 @@ from counterpoint.encoders.dual import DualEncoder
 
 
 def frames_at_once(encoder: DualEncoder) -> int:
-    """Return how many frames to encode at once: on a processor large batches take longer to allocate than to encode."""
+    """Return the number of frames to encode at once; on a CPU, large batches take longer to allocate than to encode."""
     side = encoder.image_size
     return 64 if encoder.mean.device.type != "cpu" else min(32, max(1, 8 * 224**2 // side**2))
 
@@ -31,14 +31,15 @@ def features_of(
     root: str | Path | None = None,
     device: str = "cpu",
 ) -> CachedStore:
-    """Return the store of a frozen backbone's features [T, rows, E], computed where they are not there yet.
+    """Return the store of a frozen backbone's features [T, rows, E]; missing features are computed first.
 
-    An interrupted call continues with the episode it was at. Augmented rows have one crop an episode and row.
+    An interrupted call continues with the episode that it had reached. Augmented rows have one crop per episode and
+    row.
 
     Args:
         encoder: The encoder; its backbone's digest is part of the store's key.
         store: Episodes; the first camera is read, as recorded.
-        rows: Rows a frame: the plain one, then augmented ones.
+        rows: Rows per frame: the plain row, then augmented rows.
         transforms: Random changes of the augmented rows: `frames.crop`, `frames.jitter`.
         root: Folder of training stores; the user's cache folder by default.
         device: The device that computes.

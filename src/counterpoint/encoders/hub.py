@@ -1,4 +1,4 @@
-"""The folder every model is saved in, which is also its repository on the Hub.
+"""The folder in which a model is saved, which is also its repository on the Hub.
 
 It holds `config.json` (`format`, `kind`, one of `KINDS`, and `config`), `model.safetensors`, further weights that were
 trained beside the model, the digests of all these in `SHA256SUMS`, and `README.md`, the model card. A run keeps this
@@ -65,12 +65,12 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     Args:
         path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME or ORG/NAME@COMMIT where no
             folder ORG is.
-        map_location: The device it goes to.
+        map_location: The device that the model is loaded on.
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: If nothing is saved there, a file is damaged, the kind is unknown, another version wrote the
-            model, or the device is absent.
+        BadInputError: If the source holds no saved model, a file is damaged, the kind is unknown, another version wrote
+            the model, or the device is absent.
     """
     kind: type[Any] = KINDS[saved_kind(path_or_hub_id, **hub)]
     return kind.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
@@ -82,7 +82,7 @@ def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
 
 
 def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> dict[str, str]:
-    """Return name -> digest of the configuration and all weights saved there."""
+    """Return the digests, by file name, of the saved configuration and of all saved weights."""
     return digests_of(_fetched(path_or_hub_id, (CONFIG, DIGESTS), **hub))
 
 
@@ -91,10 +91,10 @@ class ModelFiles:
     """A model's folder as it was read.
 
     Attributes:
-        file: Its `config.json`, for messages.
-        config: The configuration in it.
-        weights: Name -> tensor.
-        weights_file: Its `model.safetensors`, for messages.
+        file: The path of `config.json`, for messages.
+        config: The configuration in `config.json`.
+        weights: Tensors by name.
+        weights_file: The path of `model.safetensors`, for messages.
     """
 
     file: Path
@@ -132,7 +132,7 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
 
 
 def _code_in(config: Any) -> str | None:
-    """Return the first function that building this configuration would import and call; `None` for none."""
+    """Return the first function that building this configuration would import and call; `None` if there is none."""
     if not isinstance(config, dict):
         return None
     if config.get("image") == "module":
@@ -141,7 +141,7 @@ def _code_in(config: Any) -> str | None:
 
 
 def further_weights(path_or_hub_id: str | Path, name: str, **hub: Any) -> tuple[Path, dict[str, Tensor]] | None:
-    """Return the file and the content of weights that were saved beside a model; `None` where there are none.
+    """Return the file and the content of weights that were saved beside a model; `None` if there are none.
 
     Raises:
         BadInputError: When the file is missing though it has a digest, or is damaged.
@@ -165,9 +165,9 @@ def write_model(
     Args:
         folder: The folder.
         kind: One of `KINDS`.
-        config: JSON values; all that is needed to build the model again.
-        weights: Name -> tensor.
-        further: Name of further weights, saved as NAME.safetensors -> their names -> tensors.
+        config: The settings that are needed to build the model again, as JSON values.
+        weights: Tensors by name.
+        further: Further weights: for each name, tensors by their names, saved as NAME.safetensors.
 
     Returns:
         The folder.
@@ -192,7 +192,7 @@ def _fetched(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """Return the folder of a saved model in which these files are; of the Hub, they are downloaded."""
+    """Return the folder of a saved model that has these files; files on the Hub are downloaded."""
     folder = Path(source).expanduser()
     name, _, pinned = str(source).partition("@")
     hub_id = _HUB_ID.fullmatch(name) is not None
@@ -256,7 +256,7 @@ class SavedModel:
     """Base of everything that is saved: encoders, policies and agents.
 
     Attributes:
-        kind: Its name in `KINDS`.
+        kind: The model's name in `KINDS`.
     """
 
     kind: ClassVar[str]
@@ -266,17 +266,17 @@ class SavedModel:
         raise NotImplementedError
 
     def describe(self) -> Description:
-        """Return what the model card says of the model."""
+        """Return the model's description for the model card."""
         raise NotImplementedError
 
     def save_pretrained(
         self, folder: str | Path, *, further: Mapping[str, nn.Module] | None = None, **card: Unpack[Card]
     ) -> Path:
-        """Write the model's folder, made when absent, and return it. A `README.md` that is there already stays.
+        """Write the model's folder, made when absent, and return it. An existing `README.md` is kept.
 
         Args:
             folder: The folder.
-            further: Name -> module that was trained beside the model, saved as NAME.safetensors.
+            further: Modules that were trained beside the model, by name; each is saved as NAME.safetensors.
             **card: Parts of the model card; see `Card`.
         """
         config, weights = self.contents()
@@ -313,15 +313,15 @@ def push(
     """Upload a run's model to the Hub, with its card: method, data, numbers.
 
     The upload is one commit; `counterpoint.load(repo_id)` is then the same model. The card is the folder's `README.md`
-    with the id in its example. The numbers of a run's report or evaluation are added under "Results", unless something
-    stands there.
+    with the id in its example. The numbers of a run's report or evaluation are added under "Results", unless that
+    section has text already.
 
     Args:
         source: The run's folder, or a folder that `save_pretrained` wrote.
         repo_id: The model's name on the Hub; its repository is made when absent.
         private: Make a new repository private; by default the account's settings decide.
         license: Licence of the weights for the card, such as apache-2.0.
-        token: A token with the right to write; by default that of `hf auth login`.
+        token: A token with the right to write; by default the token of `hf auth login`.
         revision: The branch; `main` by default.
 
     Returns:
@@ -365,7 +365,7 @@ class HubEncoder(nn.Module, SavedModel):
     Attributes:
         config_type: Class of `config`.
         start_field: The field of `config` with the weights that training starts from; saved as a record.
-        config: The configuration it was built from, every open field resolved.
+        config: The configuration that the encoder was built from, with every open field resolved.
     """
 
     config_type: ClassVar[type[FrozenConfig]]
@@ -398,13 +398,13 @@ class HubEncoder(nn.Module, SavedModel):
 
         Args:
             path_or_hub_id: A folder written by `save_pretrained`, a run, or a Hub id.
-            map_location: The device it goes to.
+            map_location: The device that the model is loaded on.
             strict: Require all weights.
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
             BadInputError: If nothing is saved there, a file is damaged (the message names it), or the device is absent.
-            MissingExtraError: When the library behind a tower is not installed.
+            MissingExtraError: When the library that a tower needs is not installed.
         """
         saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)
         encoder = cls.rebuilt(saved.settings(cls.config_type))

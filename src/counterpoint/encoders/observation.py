@@ -52,19 +52,20 @@ class ObservationConfig(FrozenConfig):
 
     Attributes:
         kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk); `resnet18` the
-            library's ResNet-18; `resnet18_film` the same, modulated by the instruction; `libero` LIBERO's encoder
-            (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
+            library's ResNet-18; `resnet18_film` is this ResNet-18 modulated by the instruction; `libero` LIBERO's
+            encoder (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
             transformer, ICon's; `dual` a `DualEncoder`, such as a reward model's: the embedding of the images beside
-            that of the instruction; `none` is empty, for policies of proprioception alone.
+            the embedding of the instruction; `none` is empty, for policies that read only proprioception.
         size: Height and width of frames, in pixels.
-        stack: S, frames an observation and camera.
+        stack: S, frames per observation and camera.
         cameras: C, images of one moment; 0 for `none`. Each camera has its own encoder; embeddings are concatenated.
-        embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
-            model's width times S; for `vit` the width of its tokens; for `dual` S + 1 times its own.
+        embed_dim: Dimensions per camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
+            model's width times S; for `vit` the width of its tokens; for `dual` S + 1 times the dual encoder's
+            dimensions.
         width: Channels of `drq`'s convolutions; 32 in the papers.
-        centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
-            x / 255 - 0.5. For `pretrained`: centre and scale each feature of an image by its mean and deviation
-            there.
+        centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's x / 255 -
+            0.5. For `pretrained`: centre and scale each feature of an image by its mean and deviation over the training
+            frames.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
             EfficientNet-Lite0 "package".
@@ -107,7 +108,7 @@ class ObservationConfig(FrozenConfig):
 
 
 class InstructedImages(nn.Module):
-    """A dual encoder's embeddings of a stack's images, side by side, and of the instruction behind them.
+    """A dual encoder's embeddings of a stack's images, followed by its embedding of the instruction.
 
     All have unit length: the encoders of different methods differ in the size of their embeddings, and large ones drown
     proprioception.
@@ -135,7 +136,8 @@ class InstructedImages(nn.Module):
         """Embed N observations under B texts; N is a multiple of B.
 
         Raises:
-            BadInputError: When the instructions are no texts, or not as many as observations or as runs of them.
+            BadInputError: When an instruction is not a text, or the number of instructions does not divide the number
+                of observations.
         """
         count = len(instruction)
         texts = not isinstance(instruction, Tensor) and count > 0 and len(frames) % count == 0
@@ -236,8 +238,8 @@ class ObservationEncoder(HubEncoder):
         """Embed N observations.
 
         Args:
-            frames: uint8 in [0, 255] or float in [0, 1]; F = C S: the S frames of the first camera, the oldest
-                first, then those of the next.
+            frames: uint8 in [0, 255] or float in [0, 1]; F = C S: the S frames of the first camera, the oldest first,
+                then the frames of the next camera.
             instruction: For the kinds that take one: B texts, or sentence embeddings [B, E]. N is a multiple of
                 B, and each belongs to N / B observations in a row.
 
@@ -302,7 +304,7 @@ class ObservationEncoder(HubEncoder):
 
 
 def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
-    """Return the network behind the normalisation of one camera, and the width of its embedding."""
+    """Return the network that follows the normalisation of one camera, and the width of its embedding."""
     channels = 3 * config.stack
     if config.kind in _OWN_NORMALISATION:
         body: nn.Module

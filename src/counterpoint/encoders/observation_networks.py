@@ -24,7 +24,7 @@ def stack_frames(
 ) -> Float[Tensor, "N L H W"]:
     """Return normalised images with the channels of S frames, the oldest first, in channels-last memory.
 
-    Bytes are reordered before they become four times as many, and one fused operation normalises them.
+    Bytes are reordered before they are widened to floats, and one fused operation normalises them.
 
     Args:
         frames: uint8 in [0, 255] or float in [0, 1].
@@ -64,7 +64,7 @@ class DrQConvNet(nn.Module):
     the image's side; the channels are nine.) Its initial weights are `drq_weights`.
 
     Args:
-        channels: Input channels: three a frame of the stack.
+        channels: Input channels: three per frame of the stack.
         size: Height and width, in pixels.
         embed_dim: D.
         width: Channels of every convolution.
@@ -117,10 +117,10 @@ class FilmResNet18(nn.Module):
 
     It follows LIBERO (Liu et al., 2023), whose encoder (`keypoints`) keeps the first four of the eight blocks, then
     takes D / 2 keypoints and a linear layer. Unlike LIBERO's, normalisation is by group, so that frames do not depend
-    on each other, and the frozen sentence encoder is MiniLM, not BERT. Premier-TACO (Appendix C) has one a camera.
+    on each other, and the frozen sentence encoder is MiniLM, not BERT. Premier-TACO (Appendix C) has one per camera.
 
     Args:
-        channels: Input channels: three a frame of the stack.
+        channels: Input channels: three per frame of the stack.
         embed_dim: D.
         keypoints: LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
         text_model: Sentence encoder, as in `SentenceTower`.
@@ -151,7 +151,7 @@ class FilmResNet18(nn.Module):
                 observations in a row.
 
         Raises:
-            BadInputError: Numbers that do not fit.
+            BadInputError: The numbers of images and instructions do not fit.
         """
         text = self._modulation(instruction, len(images))
         hidden = self.stem(images)
@@ -162,7 +162,7 @@ class FilmResNet18(nn.Module):
         return embedded
 
     def _modulation(self, instruction: Instruction, count: int) -> tuple[Tensor, ...]:
-        """Return beta and gamma, side by side, of every block: one row an observation."""
+        """Return beta and gamma of every block, side by side, with one row per observation."""
         projection = self.language.projection
         if isinstance(instruction, Tensor):
             found, fits = f"embeddings {list(instruction.shape)}", instruction.shape[1:] == (projection.in_features,)

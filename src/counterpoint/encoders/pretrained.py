@@ -33,7 +33,7 @@ class Layout:
     """The location of the image model's weights in a released file, after names lost a leading "module.".
 
     Attributes:
-        outer: Key of the state dict inside the file; empty where the file is one.
+        outer: Key of the state dict inside the file; empty where the file is itself a state dict.
         prefix: Prefix of the image model's names.
         ignored: Prefixes of other things: a language head, a decoder, a momentum copy.
     """
@@ -50,7 +50,7 @@ class PretrainedModel:
     Attributes:
         title: The paper and the model.
         architecture: The network that `build` makes.
-        width: E, numbers a frame.
+        width: E, the number of features per frame.
         layout: Layout of the released file.
         size: Side in pixels of the model's square input.
         resize: Length in pixels of a frame's shorter edge before the centre is cut out.
@@ -247,7 +247,7 @@ _LEAST = 0.1  # of the deviation of all numbers
 
 
 class PretrainedEncoder(nn.Module):
-    """PVR, R3M, VIP, VC-1, MVP or CLIP over a stack of frames: each frame by itself, side by side, the oldest first.
+    """PVR, R3M, VIP, VC-1, MVP or CLIP applied to each frame of a stack; features side by side, oldest frame first.
 
     All weights may train. Batch normalisation keeps its pretrained statistics in training too, so that a frame's
     embedding depends on no other frame and frozen weights give the same features in either mode.
@@ -257,7 +257,7 @@ class PretrainedEncoder(nn.Module):
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
             `None`: random weights.
         stack: S.
-        centred: Centre and scale every feature by what `centre_on` measures.
+        centred: Centre and scale every feature by the mean and deviation that `centre_on` measures.
 
     Attributes:
         embed_dim: D = S E.
@@ -311,7 +311,8 @@ class PretrainedEncoder(nn.Module):
     def centre_on(self, images: UInt8[Tensor, "N H W 3"]) -> None:
         """Measure mean and deviation of every feature on training frames, with the weights as they are now.
 
-        A deviation is at least a tenth of that of all numbers: what hardly varies here stays small elsewhere.
+        A deviation is at least a tenth of the deviation of all features together, so that a feature that hardly varies
+        in training stays small later.
         """
         self.mean_feature.zero_()
         self.deviation.fill_(1)

@@ -126,13 +126,13 @@ class TokenTap:
 
     @property
     def image(self) -> tuple[int, int]:
-        """Height and width of the images of the last pass, or before one those the model was built for."""
+        """Height and width of the images of the last pass; before any pass, the size that the model was built for."""
         (down, across), (height, width) = self.parts.grid, self.parts.patch
         return self._image or (down * height, across * width)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across: of the last pass, or before any of the size the model was built for."""
+        """Patches down and across in the last pass; before any pass, those of the size that the model was built for."""
         return self.image[0] // self.parts.patch[0], self.image[1] // self.parts.patch[1]
 
     def take(self) -> tuple[Float[Tensor, "n P D"], ...]:

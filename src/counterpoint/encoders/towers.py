@@ -57,7 +57,7 @@ class ResNet18(nn.Module):
 
     Args:
         embed_dim: D.
-        channels: Input channels; three a frame where frames are stacked.
+        channels: Input channels; three per frame where frames are stacked.
     """
 
     def __init__(self, embed_dim: int, *, channels: int = 3) -> None:
@@ -92,7 +92,7 @@ def build_module(config: EncoderConfig, network: nn.Module | None = None) -> Ima
     """Return the tower of a user's own network, by default for 224 px, ImageNet's normalisation and 256 dimensions.
 
     Args:
-        config: The configuration; its `image_model` names the function that makes the network if none is given.
+        config: The configuration; its `image_model` names the function that makes the network if no network is given.
         network: The network.
 
     Raises:
@@ -114,7 +114,7 @@ def build_module(config: EncoderConfig, network: nn.Module | None = None) -> Ima
 
 
 def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size: int) -> Backbone:
-    """Return a network under its head, frozen where the configuration says so."""
+    """Return a network with a linear head; the network is frozen where the configuration says so."""
     frozen = config.freeze_image
     built = Backbone(network, embed_dim, size, pool=config.pool, dropout=config.dropout, frozen=frozen)
     return built.to(memory_format=torch.channels_last)
@@ -122,7 +122,7 @@ def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size:
 
 @dataclass(frozen=True)
 class Packaged:
-    """Weights that a package of the index holds.
+    """Weights that an installed package holds.
 
     Attributes:
         package: The package.

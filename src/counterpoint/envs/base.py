@@ -1,4 +1,4 @@
-"""The base class of every simulated control task that a policy sees through cameras: a `gymnasium.Env`."""
+"""`CameraEnv`, the base class of every simulated control task that a policy sees through cameras."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Options(TypedDict, total=False):
     """The options that every suite's env takes.
 
     Attributes:
-        cameras: Names of cameras, in the order wanted; the suite's usual ones by default, and none for `()`. `render`
-            shows the first.
+        cameras: Names of cameras, in the order wanted; by default the suite's usual cameras; `()` means no camera.
+            `render` shows the first camera.
         size: Height and width of the images, in pixels; the suite's `usual_size` by default.
         render: Size of the simulator's images, which are then resized to `size` as training stores do it. Small
-            images rendered directly are jagged, and a policy trained on resized ones has never seen any such.
+            images rendered directly are jagged, unlike the resized images that policies are trained on.
         steps: Steps of an episode; the suite's own number by default.
     """
 
@@ -55,7 +55,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         control_hz: Actions a second.
         horizon: Steps of an episode, where `steps` is not given.
         usual: The suite's usual cameras.
-        known: All its cameras; `None` leaves the check to the suite.
+        known: All cameras of the suite; `None` leaves the check to the suite.
         **options: See `Options`.
 
     Attributes:
@@ -110,7 +110,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin the episode of a seed; without one, of the next number of `np_random`."""
+        """Begin the episode of a seed; without a seed, the next number of `np_random` is the seed."""
         super().reset(seed=seed)
         self._steps = 0
         self._begin(int(self.np_random.integers(2**31)) if seed is None else int(seed))
@@ -135,7 +135,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         return self.images()[self.cameras[0]]
 
     def images(self) -> dict[str, Array]:
-        """Render every camera: name -> uint8 [size, size, 3]."""
+        """Render every camera; return its image, uint8 [size, size, 3], by name."""
         images = self._images()
         if self._rendered_size != self.size:
             images = {camera: resize(image[None], self.size)[0] for camera, image in images.items()}
@@ -146,7 +146,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         raise NotImplementedError
 
     def environment_state(self) -> Array:
-        """Return the state of the surroundings: float32 [E]; of suites with an `environment_dim`."""
+        """Return the state of the surroundings, float32 [E], for suites with an `environment_dim`."""
         raise NotImplementedError
 
     def _begin(self, seed: int) -> None:
@@ -207,7 +207,7 @@ class MujocoEnv(CameraEnv):
             self._renderer = None
 
     def describe_rendering(self) -> dict[str, Any]:
-        """Return all that decides pixels, beside the scene: settings, poses in the cameras' bodies, device, a canary.
+        """Return the facts that decide pixels beside the scene: settings, cameras' poses, device, a canary.
 
         The canary is the SHA-256 of one image of one fixed scene. Two machines or versions with different canaries
         render different pixels.
@@ -235,10 +235,10 @@ class MujocoEnv(CameraEnv):
 
 
 def choose_cameras(given: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the given cameras, or for `None` the usual ones, each once.
+    """Return the given cameras, or the usual cameras for `None`, each once.
 
     Raises:
-        BadInputError: When one is not among the known ones.
+        BadInputError: When a camera is unknown.
     """
     names = tuple(dict.fromkeys((given,) if isinstance(given, str) else usual if given is None else given))
     if known is not None:

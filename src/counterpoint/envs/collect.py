@@ -1,4 +1,4 @@
-"""Record experts in simulators as data sets: what the suites' collections share.
+"""Record experts in simulators as data sets: the parts that all suites' collections share.
 
 A data set is ordered by split, then by task, then by number. An episode depends on the data set's seed, its task, its
 split and its number alone, so that neither workers, nor an interruption, nor recording more change it. Finished
@@ -50,8 +50,8 @@ class CollectConfig(FrozenConfig):
 
     Attributes:
         out: The data set's folder; it must not exist.
-        episodes: Training episodes a task.
-        val_episodes: Validation episodes a task.
+        episodes: Training episodes per task.
+        val_episodes: Validation episodes per task.
         noise: Standard deviation of Gaussian noise on the expert's actions, in action units (-1 to 1).
         workers: Processes that simulate.
         seed: Random seed for initial states and noise.
@@ -70,12 +70,12 @@ class ExpertCollectConfig(CollectConfig):
 
     Attributes:
         tasks: Names of tasks.
-        test_episodes: Test episodes a task.
+        test_episodes: Test episodes per task.
         size: Height and width of the images, in pixels.
         cameras: Names of cameras.
         after_success: Frames that still show the task solved, after which the episode ends.
         max_steps: Steps after which an unsolved episode ends; the task's own number by default.
-        successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
+        successful_only: Give failed episodes up and try the next scene; the number of dropped episodes is recorded.
         lossless: Keep images as PNG instead of as video: policies then act on images like those they learned from.
         intended: Record the expert's own actions where noise is carried out (DART, arXiv 1703.09327): policies learn
             the way back from it, and not the noise.
@@ -94,7 +94,7 @@ class ExpertCollectConfig(CollectConfig):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One episode to record: its index in the data set, and what decides its content."""
+    """One episode to record: its index in the data set, and the values that decide its content."""
 
     place: int
     task: str
@@ -103,19 +103,19 @@ class Slot:
 
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
-    """Return the seed of an episode's scene after `attempt` that were given up, whatever else is recorded."""
+    """Return the seed of an episode's scene after `attempt` scenes were given up, whatever else is recorded."""
     return sample_seed(seed, number, f"{task}, {split}, attempt {attempt}", bits=32)
 
 
 @dataclass(frozen=True)
 class Collection(ABC):
-    """One data set to record, as a suite describes it. It is pickled for every worker, and a key of a cache.
+    """One data set to record, as a suite describes it. It is pickled for every worker, and is used as a key of a cache.
 
     Attributes:
         config: The settings, with names written out.
         packages: Packages whose versions decide the data.
-        attempts: Scenes in a row without a demonstration that end the collection.
-        remedy: The key at fault then, the expectation and a hint.
+        attempts: Number of scenes in a row without a demonstration after which the collection ends.
+        remedy: For the error in this case: the key at fault, the expectation and a hint.
     """
 
     config: Any
@@ -134,7 +134,7 @@ class Collection(ABC):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Split -> episodes a task."""
+        """Number of episodes per task of each split."""
         return {split: getattr(self.config, name, 0) for split, name in _COUNTS.items()}
 
     @property
@@ -157,7 +157,7 @@ class Collection(ABC):
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides the data, as JSON values: neither `out` nor `workers`."""
+        """Return the settings that decide the data, as JSON values, so without `out` and `workers`."""
         settings = self.config.model_dump(mode="json", exclude={"out", "workers"})
         return {"config": settings, "versions": versions(self.packages)}
 
@@ -170,7 +170,7 @@ class Collection(ABC):
         """Record one scene; `None` gives it up."""
 
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
-        """Return the writer of the data set: a `LeRobotWriter`, or another with its `add_episode` and `finalize`."""
+        """Return the data set's writer: a `LeRobotWriter`, or one with the same `add_episode` and `finalize`."""
         config, env = self.config, self.env
         masks = [mask_camera(camera) for camera in getattr(config, "masks", ())]
         return LeRobotWriter(
@@ -245,7 +245,7 @@ def slots(job: Collection) -> list[Slot]:
 
 
 def split_ranges(job: Collection) -> dict[str, str]:
-    """Return split -> `"a:b"`, the indices of its episodes."""
+    """Return the indices of each split's episodes as `"a:b"`."""
     places: dict[str, list[int]] = {}
     for slot in slots(job):
         places.setdefault(slot.split, []).append(slot.place)
@@ -255,8 +255,8 @@ def split_ranges(job: Collection) -> dict[str, str]:
 def collect(job: Collection) -> Path:
     """Record a data set, continue one that was interrupted, or extend one by more episodes.
 
-    Asking for the same one again changes nothing. The episodes of a LeRobot data set that is extended are taken over
-    as they are; those of other formats are recorded again, which gives the same episodes.
+    A call for a data set that is complete changes nothing. When a LeRobot data set is extended, its episodes are taken
+    over as they are. In other formats they are recorded again, which gives the same episodes.
 
     The data set keeps under `counterpoint`: `collect` (its identity), versions of the machine, and of every episode
     its task, split, seed, success, and how many scenes before it failed (`dropped`) or raised an error (`raised`).
@@ -318,7 +318,7 @@ def _smaller(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class _Extension(Staging):
-    """The staged episodes of a larger data set, and those of the smaller one that it extends.
+    """The staged episodes of a larger data set, and the episodes of the smaller data set that it extends.
 
     Args:
         out: The smaller data set, of LeRobot.
@@ -401,7 +401,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
 
 
 def summary(out: Path) -> str:
-    """Describe a collected data set in a line: its episodes, and the scenes that gave none; empty for anything else."""
+    """Describe a collected data set in a line: its episodes and the failed scenes; empty for other data sets."""
     about = collected_about(out)
     if about is None:
         return ""
@@ -410,7 +410,7 @@ def summary(out: Path) -> str:
 
 
 def _lost(dropped: int, raised: int) -> str:
-    """Return the scenes that gave no episode, in words; nothing where there are none."""
+    """Return the scenes that gave no episode, in words; empty if there are none."""
     parts = [f"{dropped} failed ones dropped"] * bool(dropped)
     return ", ".join(parts + [f"{raised} in which the simulator raised an error"] * bool(raised))
 
@@ -425,7 +425,7 @@ def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def collected_about(out: Path) -> dict[str, Any] | None:
-    """Return what `out` keeps of its collection (`collect`, its identity, and more); `None` for anything else."""
+    """Return the notes on its collection in `out` (`collect`, its identity, and more); `None` for other data sets."""
     try:
         if out.is_file():
             about: dict[str, Any] = robomimic_about(out)

@@ -1,7 +1,8 @@
 """LIBERO's tasks as `CameraEnv`s.
 
-LIBERO needs robosuite 1.4, the other extras a later one: it lives in an environment of its own, with the extra
-`libero`. Its package reads answers from the console on its first import, and downloads its meshes for the first task.
+LIBERO needs robosuite 1.4, but the other extras need a later version, so install the extra `libero` in a separate
+Python environment. Its package reads answers from the console on its first import, and downloads its meshes for the
+first task.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class LiberoEnv(RobosuiteScene):
 
     Args:
         task: SUITE/NUMBER or SUITE/NAME: `libero_10/2`, `libero_goal/turn_on_the_stove`.
-        **options: See `Options`; `agentview` and the 600 steps of LIBERO's evaluation by default. LIBERO's data have
-            128 pixels. The data's names of cameras (`agentview_rgb`, `eye_in_hand_rgb`) work too.
+        **options: See `Options`; by default the camera is `agentview`, with the 600 steps of LIBERO's evaluation.
+            LIBERO's data have 128 pixels. The data's names of cameras (`agentview_rgb`, `eye_in_hand_rgb`) work too.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:
@@ -93,7 +94,7 @@ def read_init_states(path: Path) -> Array:
     """Read the initial states of a task, float64 [N, n], without running code that a pickle may hold.
 
     Raises:
-        BadInputError: When the file is not there or holds anything but numbers.
+        BadInputError: When the file is missing or holds anything but numbers.
     """
     import pickle
 

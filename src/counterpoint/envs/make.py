@@ -45,9 +45,9 @@ def make_env(
     Args:
         name: SUITE/TASK, such as `metaworld/bin-picking`, or SUITE/TASK@CAMERA,CAMERA.
         size: Height and width of the images, in pixels.
-        cameras: Cameras of the suite, where the name has none; see `Options` for these and the next.
+        cameras: Cameras of the suite, where the name has none; see `Options` for this argument and `render`.
         render: Size of the rendered images, which are then resized.
-        repeat: Control steps an action lasts on Meta-World; the other suites fix it.
+        repeat: Control steps that an action lasts on Meta-World; the other suites fix this number.
         steps: Length of an episode: control steps on Meta-World, actions on the other suites; the suite's by default.
 
     Raises:
@@ -67,10 +67,11 @@ def make_env(
 
 
 def as_maker(env: gymnasium.Env[Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | str) -> tuple[Maker, int]:
-    """Return a function that makes an environment, and how many it can make.
+    """Return a function that makes an environment, and the number that it can make.
 
     Args:
-        env: An environment (one, then), a function that makes one, SUITE/TASK, or a goal-reaching environment's id.
+        env: An environment (then the number is 1), a function that makes one, SUITE/TASK, or a goal-reaching
+            environment's id.
     """
     if isinstance(env, gymnasium.Env):
         return lambda: env, 1

@@ -26,12 +26,12 @@ class Recording:
     """One recorded episode.
 
     Attributes:
-        actions: float32 [T, A], as carried out, noise included, or as intended; over `stride` steps their mean.
+        actions: float32 [T, A], as carried out with noise, or as intended; the mean over `stride` steps.
         state: float32 [T, P], proprioception at each frame.
-        rewards: float32 [T]; over `stride` steps their sum.
+        rewards: float32 [T]; the sum over `stride` steps.
         success: True when the task was solved at any moment; `None` where a suite has rewards alone.
-        frames: Camera -> uint8 [T, size, size, 3].
-        masks: Camera -> bool [T, size, size], true on the robot; empty without masks.
+        frames: Images by camera, uint8 [T, size, size, 3].
+        masks: Masks by camera, bool [T, size, size], true on the robot; empty without masks.
         extra: Further arrays by name, such as `environment_state`.
     """
 
@@ -50,7 +50,7 @@ class NoisyExpert:
     Args:
         expert: A function that returns the expert's next action, float32 [A].
         noise: Standard deviation of the noise.
-        exact: Numbers at the end of an action that have none: a gripper that is opened or closed.
+        exact: Count of numbers at an action's end that get no noise, such as a gripper's command to open or close.
 
     Attributes:
         intended: The expert's last action, before noise.
@@ -92,9 +92,9 @@ def record(
         env: The environment, whose horizon is not shorter than `steps`.
         actor: The expert that acts.
         seed: Random seed of the scene and the actor's noise.
-        steps: The most steps.
+        steps: Greatest number of steps.
         after_success: Frames that still show the task solved.
-        stride: Steps a frame.
+        stride: Steps per frame.
         intended: Keep the actor's intended actions instead of those that were carried out.
         masks: Cameras whose robot masks are kept.
         simulator: Keep the simulator's whole state at each frame, as robomimic does.
@@ -151,11 +151,11 @@ _HINT = "remove its folder: the episode is recorded again"
 
 
 class Staging:
-    """The folder `OUT.partial`: `collect.json` with the identity, and a folder an episode, named by its index.
+    """The folder `OUT.partial`: `collect.json` with the identity, and one folder per episode, named by its index.
 
     An episode is `episode.json` (seed, success and so on), `arrays.npz`, a video a camera or, without loss,
-    `images.npz`, `masks.npz` where there are masks, and the digests of these files. A damaged one is refused when it is
-    read.
+    `images.npz`, `masks.npz` where there are masks, and the digests of these files. A damaged episode is refused when
+    it is read.
     """
 
     def __init__(self, out: Path) -> None:
@@ -163,22 +163,22 @@ class Staging:
         self._lock: IO[str] | None = None
 
     def open(self, identity: Mapping[str, Any]) -> None:
-        """Make the folder, or continue the one that is there, and take it for this process.
+        """Make the folder, or continue an existing one, and take it for this process.
 
         Raises:
-            BadInputError: When the folder is not ours, is another process's now, or holds episodes recorded otherwise;
-                the key is named.
+            BadInputError: When the folder is no staging folder, belongs to another process now, or holds episodes that
+                other settings recorded; the key that differs is named.
         """
         hint = f"set it as it was to continue, or remove {self.folder} to start anew"
         self._lock = claim(self.folder, NOTE, identity, what="episodes recorded", does="records", hint=hint)
 
     def close(self) -> None:
-        """Let other processes have the folder."""
+        """Release the folder to other processes."""
         if self._lock is not None:
             self._lock.close()
 
     def finished(self) -> set[int]:
-        """Return the indices of the episodes that are there."""
+        """Return the indices of the stored episodes."""
         return {int(folder.name) for folder in self.folder.iterdir() if folder.name.isdigit()}
 
     def add(
@@ -239,7 +239,7 @@ class Staging:
         )
 
     def _names(self, place: int) -> set[str]:
-        """Return the files that are there or have a digest: one without the other is refused when it is read."""
+        """Return the files that exist or have a digest; reading refuses a file that lacks either."""
         folder = self._at(place)
         return {*digests_of(folder), *(path.name for path in folder.iterdir())}
 

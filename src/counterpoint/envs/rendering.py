@@ -31,7 +31,7 @@ _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre
 
 @dataclass(frozen=True)
 class View:
-    """A camera that no model has.
+    """A camera that does not belong to a model.
 
     Attributes:
         lookat: The point in the middle of the image, in metres.
@@ -47,10 +47,10 @@ class View:
 
 
 def choose_backend() -> None:
-    """Choose EGL on Linux without a display, unless a backend is chosen already. Call it before mujoco is imported.
+    """Choose EGL on Linux without a display, unless a backend is chosen already. Call this before importing mujoco.
 
     Raises:
-        BadInputError: When a backend that needs a display is chosen, or mujoco was imported with one before.
+        BadInputError: When a backend that needs a display is chosen, or mujoco was imported with such a backend before.
     """
     os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa then renders in the calling thread
     if not sys.platform.startswith("linux") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -81,7 +81,7 @@ def _name_glfw_library() -> None:
 
 
 def import_mujoco() -> Any:
-    """Import `mujoco` with a backend that needs no display where there is none.
+    """Import `mujoco`; without a display, with a backend that needs no display.
 
     Raises:
         MissingExtraError: When it is not installed.
@@ -119,7 +119,7 @@ class FastRenderer:
 
     Args:
         model: The `mujoco.MjModel`; it is not changed.
-        data: Its `mujoco.MjData`.
+        data: The model's `mujoco.MjData`.
         size: Height and width, in pixels.
         hidden: Groups of geoms that are not rendered, beside those that MuJoCo hides.
 
@@ -159,7 +159,7 @@ class FastRenderer:
         return np.asarray(self._renderer.render())
 
     def segment(self, camera: str | View, data: Any = None) -> Array:
-        """Return the geom that each pixel of `render` shows: int32 [size, size], -1 where there is none."""
+        """Return the geom that each pixel of `render` shows: int32 [size, size], -1 where a pixel shows no geom."""
         self._update(camera, data, self._geoms)
         self._renderer.enable_segmentation_rendering()
         try:
@@ -206,7 +206,7 @@ def simplify_meshes(model: Any, cell: float) -> Any:
     """Return a copy of a `mujoco.MjModel`, for rendering only, whose meshes lack the detail finer than `cell` metres.
 
     Vertices in one cube of a grid become one, at their mean; triangles that lose a corner, or coincide with another
-    that faces the same way, go (vertex clustering: Rossignac and Borrel 1993).
+    that faces the same way, are removed (vertex clustering: Rossignac and Borrel 1993).
     """
     lean = copy.copy(model)
     for mesh in range(lean.nmesh):

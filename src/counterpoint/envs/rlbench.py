@@ -6,7 +6,7 @@ RLBench (James et al. 2020), PyRep and CoppeliaSim 4.1 are not on PyPI. Install 
 
 This adapter is written against RLBench's sources and tested on a stand-in of its interface, not in CoppeliaSim: its
 images, masks and dynamics are unverified. RLBench's own `tools/dataset_generator.py` records demonstrations, at 256 by
-256 pixels; `open_dataset` reads what it writes.
+256 pixels; `open_dataset` reads its output.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class RLBenchEnv(CameraEnv):
     RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
     (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step is spent.
 
-    RLBench counts success as a reward of 1. Episodes repeat as far as CoppeliaSim's physics do. A process can run one
-    simulation at a time.
+    RLBench counts success as a reward of 1. A seed gives the same episode as far as CoppeliaSim's physics are
+    deterministic. A process can run one simulation at a time.
 
     Args:
         task: One of `TASKS`.
-        variation: RLBench's number of the task's variation. Close Drawer has three, for its three drawers; the others
-            have one.
+        variation: RLBench's number of the task's variation. Close Drawer has three variations, for its three drawers;
+            every other task has one.
         **options: See `Options`; the paper's `CAMERAS`, 256 pixels and steps by default.
 
     Attributes:
@@ -95,7 +95,7 @@ class RLBenchEnv(CameraEnv):
         return to_state(*(np.asarray(part, float) for part in parts))
 
     def masks(self) -> dict[str, Array]:
-        """Return the robot's pixels at the rendered size: camera -> bool [size, size]."""
+        """Return the robot's pixels by camera, at the rendered size: bool [size, size]."""
         # RLBench computes an object's number from fractions of 255, so it is rounded.
         numbers = {camera: np.rint(getattr(self._seen, f"{camera}_mask")) for camera in self.cameras}
         return {camera: np.isin(number, self.robot_handles) for camera, number in numbers.items()}

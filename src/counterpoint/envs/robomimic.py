@@ -39,13 +39,14 @@ class RobosuiteScene(CameraEnv):
 class RobomimicEnv(RobosuiteScene):
     """A robosuite task. The reward is robosuite's; success is being solved at this moment.
 
-    The state holds of each robot hand position, its quaternion and gripper joints, as in the data sets.
+    For each robot, the state holds the hand's position, the hand's quaternion and the gripper joints, as in the data
+    sets.
 
     Args:
         task: A robomimic data set (the path of an HDF5 file), or an environment such as `Lift`, which gets one Panda
             (two for `TwoArm...`) with the controller that robosuite gives it.
-        **options: See `Options`; `agentview` (of TwoArmTransport `shouldercamera0`) and robomimic's steps by default.
-            The data's names of cameras (`agentview_image`) work too.
+        **options: See `Options`. By default the camera is `agentview` (`shouldercamera0` for TwoArmTransport), and the
+            number of steps is robomimic's. The data's names of cameras (`agentview_image`) work too.
 
     Attributes:
         versions: robosuite's versions: `installed`, and `recorded` where the data set says so.
@@ -96,7 +97,7 @@ class RobomimicEnv(RobosuiteScene):
 
 
 def _about(task: str) -> dict[str, Any]:
-    """Return the `env_args` of a data set, or those of an environment by name."""
+    """Return the `env_args` of a data set, or the `env_args` of an environment by its name."""
     if "/" in task or task.endswith((".hdf5", ".h5")):
         return env_args(Path(task).expanduser())
     robots = ["Panda", "Panda"] if task.startswith("TwoArm") else ["Panda"]
@@ -117,7 +118,7 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
-    """Put an arm's controller from an older data set into the whole robot's that robosuite 1.5 has."""
+    """Put an older data set's arm controller into robosuite 1.5's controller of the whole robot."""
     arm = arguments.get("controller_configs")
     if not isinstance(arm, dict) or "body_parts" in arm or version.startswith(("1.2", "1.3", "1.4")):
         return arguments

@@ -54,14 +54,14 @@ def stacked(steps: Iterable[Step]) -> dict[str, NDArray[Any]]:
 
 
 class VectorEnv:
-    """N environments of one kind; what a row does depends on its seeds and actions alone. A context manager.
+    """N environments of one kind. Each row depends on its seeds and actions alone. A context manager.
 
     Args:
         make: Builds one environment, when its row is first reset. With `processes`, it must pickle by cloudpickle.
         n: Number of rows.
         processes: Give every environment a process of its own.
-        timeout: Seconds a process may take for one step before it counts as failed; ten times as many for a reset
-            and for building its simulator.
+        timeout: Seconds that a process may take for one step before it counts as failed; ten times this for a reset and
+            for building its simulator.
 
     Raises:
         BadInputError: When `n` is less than 1.
@@ -97,18 +97,18 @@ class VectorEnv:
 
         Args:
             rows: Rows whose episodes are running.
-            actions: One action a row.
+            actions: One action per row.
             render: True for each row whose next images are read; all by default. An environment
-                with an attribute `look` does not render the others.
+                with an attribute `look` renders no other images.
         """
         for row, action, look in zip(rows, actions, render or [True] * len(rows), strict=True):
             self._send(row, (None, action, look), 1)
 
     def receive(self) -> dict[int, Step | Failed]:
-        """Return the answers to all that was sent since the last call, by row.
+        """Return the answers to all requests since the last call, by row.
 
         Raises:
-            BadInputError: When an environment cannot be built in its process; so says its error.
+            BadInputError: When an environment cannot be built in its process; the message holds the process's error.
         """
         now, answers = time.monotonic(), {}
         try:

@@ -1,4 +1,4 @@
-"""Evaluation: rewards and representations in numbers with intervals, and the pages about them."""
+"""Evaluation: measure rewards and representations in numbers with intervals, and write pages about them."""
 
 from counterpoint.evaluation.bench import Heatmap
 from counterpoint.evaluation.comparison import Comparison

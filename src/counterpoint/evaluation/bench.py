@@ -50,8 +50,8 @@ class Answers:
         ends: Last value under each instruction, [N, L].
         halves: Last value of the first half, under the own instruction, [N].
         voc: Spearman's rho under the own instruction, [N].
-        pearson: Pearson's r likewise.
-        kendall: Kendall's tau-b likewise.
+        pearson: Pearson's r under the own instruction, [N].
+        kendall: Kendall's tau-b under the own instruction, [N].
     """
 
     ends: Float[Array, "N L"]
@@ -66,11 +66,11 @@ class Answered:
     """All that a reward says about N videos.
 
     Attributes:
-        inputs: Input -> answers; those of `wrong text` have the mean over the other instructions for the own one, and
-            there are none where there is no other.
+        inputs: The answers for each input, keyed by the input's name. For `wrong text`, the value under the own
+            instruction is the mean over the other instructions; the key is missing where there is only one instruction.
         cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its own instruction, [N, 5].
-        rounds: `random segments`, `short segments` and `paraphrases`, where they were asked about -> last value of each
-            of K segments or paraphrases under each instruction, [N, K, L].
+        rounds: The last value of each of K segments or paraphrases under each instruction, [N, K, L]. The keys are
+            `random segments`, `short segments` and `paraphrases`, as far as they were asked about.
     """
 
     inputs: Mapping[str, Answers]
@@ -100,10 +100,10 @@ def ask(
         cameras: The view, by default the store's first; with several, rewards are the mean over the views.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of the shuffles and segments.
-        thorough: Number of rewards, the first ones, that are asked about segments and paraphrases too.
-        segments: True to ask these about segments of every video.
-        paraphrases: Instruction -> other wordings of it, one or more of each instruction, to ask these about.
-        features: Digest of a frozen backbone -> the same episodes with its features, which are then not computed.
+        thorough: Number of rewards, counted from the first, that are also asked about segments and paraphrases.
+        segments: True to ask these first rewards about segments of every video.
+        paraphrases: For each instruction, one or more other wordings of it, about which these first rewards are asked.
+        features: The same episodes with features already computed, keyed by the backbone's digest.
 
     Raises:
         BadInputError: An episode without the state that a reward reads; raised before any video is decoded.
@@ -138,7 +138,7 @@ def ask(
 
 @dataclass(frozen=True)
 class _Said:
-    """A reward's answers about one video: input -> the parts of `Answers`, and the others of `Answered`."""
+    """A reward's answers about one video: the parts of `Answers` for each input, and the other parts of `Answered`."""
 
     inputs: Mapping[str, tuple[Any, ...]]
     cuts: Array
@@ -157,7 +157,7 @@ def _gathered(videos: Sequence[_Said]) -> Answered:
 def _answers(
     curves: Curves, length: int, own: int, instructions: Sequence[str], key: tuple[int, int]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return for every input its last values, the half's, and the correlations with time."""
+    """Return, for every input, the last values, the first half's last values, and the correlations with time."""
     found: dict[str, tuple[Any, ...]] = {}
     half = max(1, length // 2)
     for name in INPUTS:
@@ -195,7 +195,7 @@ def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
 
 
 def _segments(length: int, seed: int, video: int) -> dict[str, list[Indices]]:
-    """Return the frames of `EACH` random and as many short segments of a video, keyed on seed, video and segment."""
+    """Return the frames of `EACH` random and `EACH` short segments of a video, keyed on seed, video and segment."""
     found: dict[str, list[Indices]] = {name: [] for name in SEGMENTS}
     for name, share in SEGMENTS.items():
         for segment in range(EACH):
@@ -236,7 +236,7 @@ Numbers = Mapping[str, Drawn]
 
 
 class Bench:
-    """The compared videos: who succeeds, what counts as a failure, and bootstrap samples that all rows share.
+    """The compared videos: which succeed, which count as failures, and the bootstrap samples that all rows share.
 
     Args:
         own: Column of each video's instruction, [N].
@@ -248,7 +248,8 @@ class Bench:
         weights: How often each video counts: once, then on each bootstrap sample, [1 + R, N].
         items: Trajectories for success detection and ranking, [I, 3]: video, column, and level (0 failure, 1 the first
             half of a success, 2 success). Without recorded failures, each video under one other instruction (one word
-            apart where there is one) stands in: another goal was reached. One instruction alone leaves first halves.
+            apart where there is one) stands in for a failure, because another goal was reached. With only one
+            instruction, only first halves are left.
     """
 
     def __init__(
@@ -269,7 +270,7 @@ class Bench:
         self.weights = resample_weights(own.tolist(), seed=seed)
 
     def scores(self, answers: Answers) -> Float[Array, " I"]:
-        """Return the score of every item: a last value."""
+        """Return the score of every item: the last value of its curve."""
         video, column, level = self.items.T
         return np.asarray(np.where(level == 1, answers.halves[video], answers.ends[video, column]))
 
@@ -300,7 +301,7 @@ class Bench:
         return {key: drawn for key, drawn in found.items() if np.isfinite(drawn.values[0])}
 
     def share(self, scores: Float[Array, "N K L"]) -> dict[str, Drawn]:
-        """Return the accuracy of K segments or paraphrases of every video: the mean of the share of the K."""
+        """Return the mean over videos of the share of a video's K segments or paraphrases that is right."""
         hits = [metrics.matched(part, self.own) for part in np.moveaxis(scores, 1, 0)]
         return {"accuracy": self._mean(np.mean(hits, axis=0))}
 
@@ -341,7 +342,7 @@ class Bench:
     def _passed(
         self, scores: Array, positive: NDArray[np.bool_], validation: tuple[Array, NDArray[np.bool_]] | None
     ) -> NDArray[np.bool_]:
-        """Return the items at or above a threshold that was fixed on others: on validation, or on the other half."""
+        """Return the items at or above a threshold that other items fixed: validation, or the other half."""
         if validation is not None:
             return np.asarray(scores >= _threshold(*validation))
         fold = self.fold[self.items[:, 0]]
@@ -350,7 +351,7 @@ class Bench:
 
 
 def _threshold(scores: Array, success: NDArray[np.bool_]) -> float:
-    """Return the threshold with the best F1; one that nothing reaches where a kind is missing."""
+    """Return the threshold with the best F1; without successes or failures, a threshold that no value reaches."""
     return best_f1(scores, success)[0] if success.any() and not success.all() else np.inf
 
 
@@ -361,11 +362,11 @@ def bench_of(store: EpisodeStore, instructions: Sequence[str], seed: int) -> Ben
 
 
 def over_seeds(seeds: Sequence[Numbers]) -> dict[str, Drawn]:
-    """Return the mean over training seeds of the numbers that all have."""
+    """Return the mean over training seeds of the numbers that every seed has."""
     names = [name for name in seeds[0] if all(name in one for one in seeds)]
     return {name: Drawn(np.mean([one[name].values for one in seeds], axis=0), seeds[0][name].n) for name in names}
 
 
 def minus(left: Numbers, right: Numbers) -> dict[str, Drawn]:
-    """Return the differences of the numbers that both have, sample by sample."""
+    """Return the differences of the numbers that both rows have, sample by sample."""
     return {name: drawn - right[name] for name, drawn in left.items() if name in right}

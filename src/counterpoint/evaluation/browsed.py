@@ -1,4 +1,4 @@
-"""A data set whose episodes are browsed, by the numbers that they have in the whole of it, whatever is filtered."""
+"""A data set whose episodes are browsed. An episode keeps its number in the whole data set under every filter."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class BrowsedSet:
 
     Attributes:
         store: The whole data set.
-        marks: `TRAINED_ON` and `HELD_OUT` -> numbers of episodes, where there are some.
+        marks: Numbers of the episodes under the keys `TRAINED_ON` and `HELD_OUT`; a key without episodes is missing.
         splits: Names of splits.
 
     Raises:
-        BadInputError: No such data set, or one without a camera.
+        BadInputError: The data set does not exist, or has no camera.
     """
 
     def __init__(self, path: Path, configs: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -94,7 +94,7 @@ class BrowsedSet:
 
 
 def _places(whole: EpisodeStore, part: EpisodeStore) -> list[int]:
-    """Return the numbers in the whole data set of the episodes of a part; those of one name have the same order."""
+    """Return the numbers of a part's episodes in the whole data set; episodes of one name keep their order."""
     places: dict[str, list[int]] = {}
     for number, name in enumerate(getattr(whole, "names", ())):
         places.setdefault(str(name), []).append(number)

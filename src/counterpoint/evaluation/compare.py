@@ -1,6 +1,6 @@
 """`counterpoint compare`: rewards side by side on the same videos, as one page and the same numbers as JSON.
 
-`counterpoint report` is the same of one run, with more about it.
+`counterpoint report` makes the same comparison for one run, with more about its encoder.
 
 The bar that recognising the scene sets for a reward is a linear classifier of one frame (`scene_rewards`): a logistic
 regression from the first, the middle or the last frame of the training episodes to their instruction, on features of a
@@ -74,7 +74,8 @@ def compare_command(
     split is compared.
 
     Args:
-        rewards: Name -> sources, as `counterpoint.rewards.sources.open_reward` takes them: one, or one a training seed.
+        rewards: For each name, one source or one source per training seed, as
+            `counterpoint.rewards.sources.open_reward` takes them.
         data: The data set.
         out: The folder to write.
         split: Name of the split; by default `test`, or `val` where there is no `test`.
@@ -102,7 +103,7 @@ def compare_command(
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison with the episodes that it was made on, as recorded, and their cameras that were looked at."""
+    """A comparison, the recorded episodes that it was made on, and the cameras that were used."""
 
     comparison: Comparison
     store: EpisodeStore
@@ -123,8 +124,8 @@ def compare_unseen(
     """Compare opened rewards on episodes that none of them was trained on.
 
     Args:
-        rewards: Name -> the reward, or its training seeds.
-        configs: Name -> the configurations of its runs; none of what is no run.
+        rewards: For each name, one reward, or a list with one reward per training seed.
+        configs: For each name, the configurations of its runs; rewards that are not runs have none.
         data: The data set.
         split: Name of the split.
         cameras: The views; by default those that the runs were trained on, where they agree, else the first.
@@ -190,7 +191,7 @@ def _goals(
 def _features(
     runs: Sequence[tuple[EncoderReward, Mapping[str, Any]]], store: SubsetStore, data: Path, cameras: tuple[str, ...]
 ) -> dict[str, EpisodeStore]:
-    """Return the stored features of frozen backbones whose runs were trained on one camera of these data, by digest."""
+    """Return stored features of frozen backbones, by digest, for runs trained on one camera of these data."""
     found: dict[str, EpisodeStore] = {}
     for reward, config in runs:
         encoder = reward.model.encoder
@@ -204,7 +205,7 @@ def _features(
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:
-    """Write `OUT/compare.html` and `OUT/compare.json`, print what they say in short, and return the page.
+    """Write `OUT/compare.html` and `OUT/compare.json`, print a summary, and return the page.
 
     Raises:
         MissingExtraError: The extra `report` is not installed.
@@ -244,7 +245,7 @@ def page_values(comparison: Comparison) -> dict[str, Any]:
 
 
 def breakable(name: str) -> Markup:
-    """Return HTML of a name that may be broken behind punctuation alone, never within a word."""
+    """Return a name as HTML that may break across lines only after punctuation, never within a word."""
     return Markup(re.sub(r"([:._/-])", r"\1<wbr>", str(escape(name))))
 
 
@@ -314,12 +315,13 @@ class SceneReward:
 def scene_rewards(
     reward: EncoderReward, config: Mapping[str, Any], instructions: Iterable[str], seed: int
 ) -> dict[str, list[SceneReward]]:
-    """Return the classifiers of single frames by name; none where a run's data are gone or name one task.
+    """Return the classifiers of single frames by name; none where a run's data are gone or have only one task.
 
     Args:
         reward: The run's reward.
         config: The run's configuration; the first of its cameras is read.
-        instructions: The candidates; those that no training episode carries out have no chance.
+        instructions: The candidates; the classifiers give chance 0 to instructions that no training episode carries
+            out.
         seed: Random seed of the sample of `SCENES` training episodes.
     """
     opened, columns = open_training(config), sorted(instructions)

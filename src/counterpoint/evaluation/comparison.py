@@ -1,4 +1,4 @@
-"""Rewards compared on the same videos, beside controls without which numbers say little.
+"""Compare rewards on the same videos, beside controls without which the numbers say little.
 
 `counterpoint.evaluation.bench` asks and computes; differences of two rows are paired, since all rows share one set of
 bootstrap samples.
@@ -33,12 +33,13 @@ class Row:
 
     Attributes:
         name: The reward.
-        control: True for the ramp, the constant, random weights, linear classifiers of one frame and other readings.
+        control: True for the ramp, the constant, random weights, linear classifiers of one frame and other reward
+            forms.
         seeds: Number of training seeds that its numbers are means over.
         trained_on_these: True where the compared videos were trained on.
-        verdict: Its accuracy in a sentence.
-        inputs: Input -> name in `definitions.REWARD` -> number; undefined ones are left out.
-        over_seeds: The same of the recorded videos, with an interval over training seeds.
+        verdict: The reward's accuracy in a sentence.
+        inputs: Numbers by input and then by name in `definitions.REWARD`; undefined numbers are left out.
+        over_seeds: The same numbers for the recorded videos, with an interval over training seeds.
         heatmaps: Mean last values of whole videos and, where they were asked about, of short segments.
     """
 
@@ -59,7 +60,7 @@ class Difference:
     Attributes:
         of: Name of the first row.
         over: Name of the row that is subtracted.
-        numbers: Name -> difference.
+        numbers: Differences by the number's name.
     """
 
     of: str
@@ -73,14 +74,14 @@ class Comparison:
 
     Attributes:
         videos: Number of videos.
-        successes: Number of those that succeed or say nothing about it.
+        successes: Number of videos that succeed, or for which success is not recorded.
         failures: Source of the failures.
         threshold: Source of the thresholds of F1.
         instructions: The candidates.
-        chance: Name -> the level that a worthless reward reaches.
+        chance: For each number's name, the level that a worthless reward reaches.
         fingerprint: Content of the data.
         rows: Rewards, then controls.
-        differences: Every two rows.
+        differences: The difference of every pair of rows.
         about: Data, split, versions.
     """
 
@@ -133,19 +134,21 @@ def compare(
     """Compare rewards on the same videos, beside a ramp, a constant and random weights.
 
     Args:
-        rewards: Name -> the reward, or several, its training seeds.
+        rewards: For each name, one reward, or a list with one reward per training seed.
         store: Episodes, each of two steps or more and with an instruction; those recorded as failures count as such.
-        validation: Episodes that fix the thresholds of F1; by default each half of the videos fixes the other's.
+        validation: Episodes that fix the thresholds of F1. By default, the thresholds for each half of the videos are
+            fixed on the other half.
         trained_on_these: Names of rewards that were trained on these videos.
         instructions: Further candidates, beside those of the episodes.
-        paraphrases: Instruction -> paraphrases that training did not see, of every candidate.
+        paraphrases: For every candidate instruction, its paraphrases that training did not see.
         segments: True to measure the rewards on random and short segments of every video too.
         cameras: The view, by default the store's first; with several, rewards are the mean over the views.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of shuffles, segments, random weights and resamples.
         scenes: Further controls, which look at one frame: `counterpoint.evaluation.compare.scene_rewards`.
-        readings: Further rows: other rewards of the same encoder.
-        features: Digest of a frozen backbone -> the same episodes with its features, which are then not computed.
+        readings: Further rows: other reward forms of the same encoder.
+        features: The same episodes with features already computed, keyed by the backbone's digest, so that they are not
+            computed again.
         about: Facts for the page.
 
     Raises:
@@ -235,7 +238,7 @@ def _candidates(
     further: Sequence[str],
     paraphrases: Mapping[str, Sequence[str]] | None,
 ) -> tuple[str, ...]:
-    """Return the instructions of the episodes, then the further ones, or refuse what cannot be compared."""
+    """Return the instructions of the episodes, then the further ones; refuse data that cannot be compared."""
     both = [info for part in (store, validation) if part is not None for info in part.episodes]
     texts = tuple(dict.fromkeys([*(info.instruction for info in both), *further]))
     hint = "leave other episodes out: SubsetStore"
@@ -311,7 +314,7 @@ def _verdict(
 
 
 def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_out: bool) -> str:
-    """Return what is left to say where no instruction can be mistaken for another."""
+    """Return the verdict for data with only one task, where telling instructions apart cannot be tested."""
     voc, reversed_ = inputs[RECORDED]["voc"], inputs["reversed"]["voc"]
     seen = f"{voc.n} {'held-out videos' if held_out else 'videos it was trained on'}"
     rises = "Rises with time" if voc.low > 0 else "Does not rise with time"
@@ -327,7 +330,8 @@ def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Esti
     Args:
         accuracy: Share of videos whose own instruction scores highest.
         instructions: Number of instructions; a guess gets one over it.
-        alone: The single frame that does best: its name, its accuracy, and the accuracy it falls short by, paired.
+        alone: The classifier of one frame that does best: its name, its accuracy, and the paired difference to the
+            reward's accuracy.
         held_out: False for videos that the encoder was trained on.
     """
     chance, (frame, same, gain) = 1 / instructions, alone

@@ -1,7 +1,7 @@
 """Every number that the bench of rewards returns, defined once: title, formula, chance level and better direction.
 
 The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from here, and
-`docs/methods/metrics.md` repeats this table beside what each number is blind to; a test keeps the two alike.
+`docs/methods/metrics.md` repeats this table and adds what each number cannot see; a test checks that both agree.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Metric(NamedTuple):
     Attributes:
         title: Heading on pages.
         formula: Definition in words.
-        chance: Level that says nothing.
-        better: Direction of better values; `neither` of numbers that only describe.
-        signed: False of shares, which lie in [0, 1].
+        chance: Level that a worthless reward reaches.
+        better: Direction of better values; `neither` for numbers that only describe.
+        signed: False for shares, which lie in [0, 1].
     """
 
     title: str
@@ -36,7 +36,7 @@ class Metric(NamedTuple):
     signed: bool = False
 
     def level(self, instructions: int, successes: float) -> float | None:
-        """Return the chance level as a number; `None` where it is none, or another number of the same page.
+        """Return the chance level as a number; `None` if there is none, or it is another number of the page.
 
         Args:
             instructions: Number of candidates, L.
@@ -174,7 +174,7 @@ _SHORT = re.compile(rf"\b({'|'.join(map(re.escape, ABBREVIATIONS))})\b")
 
 
 def spelt(text: str) -> Markup:
-    """Return HTML in which every abbreviation carries what it stands for, shown under the pointer."""
+    """Return HTML in which every abbreviation shows its long form under the pointer."""
 
     def full(found: re.Match[str]) -> str:
         return Markup('<abbr title="{}">{}</abbr>').format(ABBREVIATIONS[found[0]], found[0])

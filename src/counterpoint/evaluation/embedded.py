@@ -1,4 +1,4 @@
-"""Episodes with every frame and instruction embedded once, and what the embeddings of an encoder are like in numbers.
+"""Embed every frame and instruction of some episodes once, and measure the encoder's embedding space.
 
 `counterpoint.evaluation.definitions` defines the numbers of an embedding space, `SPACE`.
 """
@@ -32,11 +32,11 @@ class EmbeddedVideos:
     """Raw embeddings of V videos and L instructions.
 
     Attributes:
-        videos: Embeddings of each video, [T, D], in the order of time; with several cameras [T, C, D].
-        steps: One [T] a video: the episode's step of each row.
+        videos: Embeddings of each video in the order of time: [T, D], or [T, C, D] with several cameras.
+        steps: For each video, the episode's step of each row, [T].
         own: Column of each video's instruction.
         instructions: L texts.
-        text: [L, D].
+        text: Embeddings of the instructions, [L, D].
         fingerprint: Content of the store.
     """
 
@@ -79,8 +79,8 @@ def embed_store(
         batch_size: Frames encoded at once.
 
     Raises:
-        BadInputError: An episode without an instruction, with one that is no candidate, or of one step; or fewer than
-            two candidates.
+        BadInputError: An episode without an instruction, with an instruction that is no candidate, or with a single
+            step; or fewer than two candidates.
     """
     candidates = tuple(instructions or dict.fromkeys(info.instruction for info in store.episodes))
     different = len(set(candidates))
@@ -111,22 +111,22 @@ def embed_store(
 
 
 def spread(length: int, most: int) -> Int[Indices, " T"]:
-    """Return up to `most` (at least two) steps of an episode, evenly spread, the first and the last among them."""
+    """Return up to `most` (at least two) steps of an episode, evenly spread, with the first and the last step."""
     if length <= most:
         return np.arange(length, dtype=np.int64)
     return np.linspace(0, length - 1, most).round().astype(np.int64)
 
 
 def measure_space(embedded: EmbeddedVideos, *, words: bool = True, seed: int = 0) -> dict[str, dict[str, Estimate]]:
-    """Return what an encoder's embeddings are like: input -> name in `definitions.SPACE` -> number.
+    """Return the numbers of an encoder's embedding space, by input and then by name in `definitions.SPACE`.
 
     Intervals resample tasks and then their videos, the same samples for all numbers; the effective rank has a
     jackknife. A number that is defined on no video is left out.
 
     Args:
-        embedded: Videos and instructions; several cameras are laid end to end.
-        words: False of an encoder that was not trained to compare frames with instructions: numbers that do are left
-            out.
+        embedded: Videos and instructions; the embeddings of several cameras are joined end to end.
+        words: False for an encoder that was not trained to compare frames with instructions; numbers that compare them
+            are left out.
         seed: Random seed of the shuffles and samples.
     """
     joint, weights = embedded.side_by_side(), resample_weights(embedded.own.tolist(), seed=seed)
@@ -144,7 +144,7 @@ def measure_space(embedded: EmbeddedVideos, *, words: bool = True, seed: int = 0
 
 
 def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str, dict[str, Estimate]]:
-    """Return AcTOL's two properties, and the same of the frames in random order, at unit length."""
+    """Return AcTOL's two properties of unit-length embeddings, for the frames in order and in random order."""
     rows: dict[str, list[dict[str, float]]] = {RECORDED: [], SHUFFLED: []}
     for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
         times = steps.astype(np.float64)
@@ -167,7 +167,7 @@ def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str
 
 
 def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> dict[str, Estimate]:
-    """Return DecisionNCE's Table 2 over all pairs of videos, and beside it last frames and frames from anywhere.
+    """Return DecisionNCE's Table 2 over all pairs of videos, and the same for last frames and for random frames.
 
     The language mean is over the videos' instructions, as annotations are averaged in the paper.
     """

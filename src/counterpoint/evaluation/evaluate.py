@@ -68,10 +68,10 @@ def evaluate(
     """Run a trained agent or policy and write RUN/evaluation.json: success and return, each with its interval.
 
     An agent runs in the environment it was trained for, by default. A policy trained on demonstrations is shown images
-    that were rendered as large as theirs and came to its size as theirs did, and an action lasts as long as theirs (on
-    Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards alone; an
-    interval's end is null for a single episode. An episode whose simulator raised an error is no success, holds the
-    `error`, and is counted under `simulator_errors`.
+    that were rendered and resized as those of the demonstrations were, and an action lasts as long as in the
+    demonstrations (on Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards
+    alone; an interval's end is null for a single episode. An episode whose simulator raised an error is no success,
+    holds the `error`, and is counted under `simulator_errors`.
 
     Time on two cores: about 30 s an episode for a diffusion policy, and about a second for an agent. Disk: some
     kilobytes an episode, and about a megabyte for one with a video.
@@ -83,19 +83,19 @@ def evaluate(
             the names of its cameras needs none. From Python also a `gymnasium.Env` or a function that makes one.
         episodes: Number of episodes.
         envs: Environments side by side; the result does not depend on it.
-        seed: Random seed of the episodes, which never meet those of training.
-        video: Number of episodes, the first ones, that are written as `run/videos/episode-NUMBER.mp4`.
+        seed: Random seed of the episodes, which differ from all training episodes.
+        video: Number of episodes, from the first on, that are written as `run/videos/episode-NUMBER.mp4`.
         device: Device of the networks; a GPU where there is one.
         ensemble: Decay of a temporal ensemble, for a diffusion policy; 0.01 is ACT's.
         sampler: Sampler of a diffusion policy; by default the one that it was trained for.
-        steps: Sampling steps of a diffusion policy; by default as many as it was trained for.
+        steps: Sampling steps of a diffusion policy; by default the number that it was trained for.
 
     Returns:
         The file written.
 
     Raises:
-        BadInputError: When there is no agent or policy, no environment, one with other observations, actions or
-            cameras, or at another rate, or the simulator fails in more than a tenth of the episodes.
+        BadInputError: When there is no agent or policy, or no environment; when the environment has other observations,
+            actions or cameras or another rate; or when the simulator fails in more than a tenth of the episodes.
     """
     validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed, "video": video}, "evaluate")
     run, kind = Path(run), saved_kind(run)
@@ -132,7 +132,7 @@ def evaluate(
 
 
 def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes an agent's environment, how many it can make, and its description."""
+    """Return a function that makes an agent's environment, the number it can make, and a description."""
     tree, base, most = dict(saved.env or {}), None, 10**6
     if isinstance(env, str):
         expected = "a goal environment, such as FetchReach-v4, since this run is an agent"
@@ -218,7 +218,7 @@ def _repeat(name: str, fps: float | None) -> int:
 
 
 def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
-    """Make the task, if the policy can act in it. One cloned under several instructions takes the task's."""
+    """Make the task, if the policy can act in it. A policy cloned under several instructions is given the task's."""
     env = make()
     space: Any = env.observation_space
     dims = [("action", env.action_space.shape, policy.config().action_dim)]
@@ -234,7 +234,7 @@ def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
 
 
 class _EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that writes a video of some episodes (seed -> file), and renders nothing for the others."""
+    """An environment that writes videos of some episodes (a file for each seed), and renders no other episode."""
 
     def __init__(self, make: Maker, paths: dict[int, Path]) -> None:
         super().__init__(env := make())

@@ -1,4 +1,4 @@
-"""A run's configuration, the episodes that it was trained on, and those that runs have not seen."""
+"""Read a run's configuration and training episodes, and find the episodes that none of several runs was trained on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return a run's configuration.
 
     Raises:
-        BadInputError: No such file, or another than training writes.
+        BadInputError: The file is missing, or training did not write it.
     """
     require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
     return read_object(path, "a run's configuration", "restore the file")
 
 
 def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] | None:
-    """Open the data of a run, as recorded, with the numbers of the episodes it was trained on; `None` if they moved."""
+    """Open a run's data, as recorded, with the numbers of its training episodes; `None` if the data have moved."""
     section = config["data"]
     path, inside = Path(section["path"]), section.get("train_split")
     if not path.exists():
@@ -43,13 +43,14 @@ def open_unseen(
 ) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
     """Open, as recorded, the instructed episodes of a data set that runs did not train on.
 
-    These are a split, or where the data have none the episodes that every run on these data held out, or all.
+    The episodes are a split. Without splits, they are those that every run on these data held out, or else all
+    episodes.
 
     Args:
         configs: The runs' configurations.
         path: The data set.
         split: Name of the split; by default the first of `test`, `val` and `validation`.
-        most: Greatest number of episodes; a sample is taken of a larger set.
+        most: Greatest number of episodes; a larger set is sampled.
         seed: Random seed of that sample.
 
     Returns:

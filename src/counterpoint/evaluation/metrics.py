@@ -1,8 +1,8 @@
 """Measures of rewards and representations: pure functions, one definition each.
 
-A reward curve is one value a frame, in the order of time. Scores [V, L] hold one row a video and one column
-an instruction; `own[v]` is the column of the instruction that video v carries out. All cosines are of raw
-embeddings. `docs/methods/metrics.md` says what each is blind to.
+A reward curve has one value per frame, in the order of time. Scores [V, L] have one row per video and one column per
+instruction; `own[v]` is the column of the instruction that video v carries out. All cosines are of raw embeddings.
+`docs/methods/metrics.md` says what each is blind to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONSTANT = 1e-12
 
 
 def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
-    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number a curve.
+    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number per curve.
 
     A constant curve gets 0; it is constant where its range is below 1e-12 of its largest value, since the order of such
     values is rounding. Blind to what is in the video: a clock scores 1. Never report it without its controls.
@@ -39,7 +39,8 @@ def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
 def value_time_correlation(values: Float[Array, "*L T"]) -> Any:
     """Return Pearson's r between curves and time, 0 for a constant curve: VOC as Robometer's code reports it.
 
-    Blind as `value_order_correlation`; a curve that jumps once at its end is far below its Spearman's.
+    It has the blind spot of `value_order_correlation`. A curve that jumps once, at its end, scores far lower than in
+    VOC.
     """
     return _with_time(np.where(_constant(values)[..., None], 0.0, values))
 
@@ -57,7 +58,7 @@ def _constant(values: Float[Array, "*L T"]) -> NDArray[np.bool_]:
 
 
 def _with_time(values: Float[Array, "*L T"]) -> Any:
-    """Return Pearson's r with 0, 1, ..., T-1; 0 where nothing changes."""
+    """Return Pearson's r of each row with 0, 1, ..., T-1; 0 for a row that does not change."""
     time = np.arange(values.shape[-1]) - (values.shape[-1] - 1) / 2
     moved = values - values.mean(axis=-1, keepdims=True)
     size = np.sqrt((moved**2).sum(axis=-1) * (time**2).sum())
@@ -84,12 +85,12 @@ def triples(
     """Return each video's share of other instructions with r_own > r_other; a tie is a miss.
 
     Args:
-        scores: Scores, one row a video.
-        own: Its instruction.
-        allowed: Other instructions that count for each (row: own); all but itself by default.
+        scores: Scores, one row per video.
+        own: Column of each video's instruction.
+        allowed: For each own instruction (row), the other instructions that count; by default all but itself.
 
     Returns:
-        One share a video, `nan` where nothing counts. Chance is 1/2.
+        One share per video, `nan` where no other instruction counts. Chance is 1/2.
     """
     other = ~np.eye(scores.shape[1], dtype=bool)
     counted = (other if allowed is None else allowed & other)[own]
@@ -103,15 +104,16 @@ def quality_ranking(
 ) -> Float[Array, "*R"]:
     """Return Kendall's tau-b between score and quality, over trajectories of one task.
 
-    The mean over every combination of one trajectory a level, such as failure < suboptimal < success: Robometer's
-    protocol, whose code has tau-a. Equal scores leave the denominator; a combination of equal scores alone counts 0.
+    The mean is over every combination with one trajectory per level, such as failure < suboptimal < success. This is
+    Robometer's protocol, but its code computes tau-a. Pairs with equal scores leave the denominator; a combination with
+    only equal scores counts 0.
 
     Args:
         levels: Scores of the trajectories of each level, in the order of quality.
-        weights: How often each trajectory counts; of bootstrap samples, one row each. Once by default.
+        weights: How often each trajectory counts, with one row per bootstrap sample; once by default.
 
     Returns:
-        A number in [-1, 1] a sample; `nan` where a level has no trajectory.
+        A number in [-1, 1] per sample; `nan` where a level has no trajectory.
     """
     scores = [np.asarray(level, np.float64) for level in levels]
     grid = np.meshgrid(*scores, indexing="ij")
@@ -129,7 +131,8 @@ def auroc(
 ) -> Float[Array, "*R"]:
     """Return the share of pairs of a success and a failure in which the success scores higher; a tie counts half.
 
-    `nan` without both. Chance is 1/2. Blind to where a threshold would lie. `weights` as in `quality_ranking`.
+    `nan` without successes or without failures. Chance is 1/2. It says nothing about where a threshold would lie.
+    `weights` as in `quality_ranking`.
     """
     counts = np.ones(len(scores)) if weights is None else weights
     high, low = scores[positive][:, None], scores[~positive]
@@ -143,7 +146,7 @@ def auprc(
 ) -> Float[Array, "*R"]:
     """Return the average precision: the sum of precision times the recall gained, over thresholds from above.
 
-    `nan` without successes. Chance is the share of successes, so it says nothing beside another share. `weights` as in
+    `nan` without successes. Chance is the share of successes, so compare values only at the same share. `weights` as in
     `quality_ranking`.
     """
     counts, order = np.ones(len(scores)) if weights is None else weights, np.argsort(-scores, kind="stable")
@@ -175,7 +178,7 @@ def grade(progress: Float[Array, " N"]) -> Float[Array, " N"]:
 
 
 def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Float[Array, " V"]:
-    """Return each video's score under its own instruction minus its mean score under the others.
+    """Return each video's score under its own instruction minus its mean score under all other instructions.
 
     The mean over videos is the language confusion matrix's mean(diagonal) - mean(off-diagonal) where every
     instruction has as many videos.
@@ -185,7 +188,7 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Return the hard negatives: "open the drawer" and "close the drawer", equally long, different in one word.
+    """Return the hard negatives, such as "open the drawer" and "close the drawer": one word apart, equally long.
 
     Case, punctuation and articles do not count.
     """
@@ -200,9 +203,9 @@ def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"
 def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = None) -> float:
     """Return the share of triples that AcTOL's VLO loss would order (section 4.1).
 
-    Triples are frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|; they are in order where
-    |s_i - s_j| < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2. The share is
-    even in the sign of s, so a reward that falls scores as high as one that rises. `nan` where there is no such triple.
+    Triples are frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|; they are in order where |s_i - s_j|
+    < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2. The share is the same for s and
+    -s, so a falling reward scores as high as a rising one. `nan` where there is no triple of this kind.
 
     Args:
         similarity: Similarity of each frame to the instruction.
@@ -290,8 +293,8 @@ def time_probe(
 ) -> Float[Array, "*R"]:
     """Return R^2 of progress t / (T-1) predicted linearly from one frame, in unseen videos; `nan` for one video.
 
-    Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video is
-    predicted by a map fitted on others. 1 is perfect, 0 is the mean's. `weights` as in `quality_ranking`.
+    Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video is predicted
+    by a map fitted on other videos. 1 is perfect; predicting the mean gets 0. `weights` as in `quality_ranking`.
     """
     counts = np.ones(len(videos)) if weights is None else weights
     if len(videos) < 2:
@@ -307,15 +310,15 @@ def time_probe(
 def cross_predicted(
     inputs: Float[Array, "N D"], targets: Float[Array, "N ..."], groups: Int[NDArray[np.int64], " N"], *, folds: int = 5
 ) -> Float[Array, "N ..."]:
-    """Predict targets linearly from inputs, those of each group by a map that was fitted on other groups.
+    """Predict targets linearly from inputs; each group is predicted by a map that was fitted on other groups.
 
     Ridge regression on standardised inputs, its strength chosen inside the training folds.
 
     Args:
-        inputs: Inputs, one row a sample.
-        targets: One number or vector a sample.
+        inputs: Inputs, one row per sample.
+        targets: One number or vector per sample.
         groups: The group of each sample, such as its video.
-        folds: Parts that the groups are divided into, at most.
+        folds: Greatest number of parts that the groups are divided into.
 
     Raises:
         MissingExtraError: When scikit-learn is not installed.

@@ -2,7 +2,7 @@
 
 DecisionNCE (Li et al., ICML 2024, section 5.3, Appendix E.6) plans with MPPI and rewards S(o_n+1, l) - S(o_n, l). With
 a discount of 1 their sum over a plan is S(o_H, l) - S(o_0, l): only the image at the plan's end is rendered. R3M's
-reward of o_0, o_n and the instruction telescopes likewise.
+reward of o_0, o_n and the instruction also needs the last image alone.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ class PlanConfig(FrozenConfig):
         env: kitchen/TASK@CAMERA.
         reward: A run or model whose reward is planned for; `distance` is the true reward, `constant` is 0.
         size: Height and width of the images, in pixels.
-        horizon: Actions that a plan looks ahead; 50 in Table 8, the whole episode. No plan goes beyond its end, which
-            leaves 25 behind the opening.
+        horizon: Actions that a plan looks ahead; 50 in Table 8, the whole episode. No plan goes beyond the episode's
+            end, so that 25 actions are left after the opening actions.
         samples: Plans a round; 64 in Table 8.
         rounds: Rounds before each action; 1 in Table 8.
-        temperature: Temperature of the weights, in standard deviations of the returns; 10 in Table 8, which multiplies.
-        noise: Largest standard deviation of the disturbances, in action units; ours.
-        knots: Knots of the disturbances along the horizon, linear in between; ours.
+        temperature: Temperature of the weights, in standard deviations of the returns. Table 8 has 10, a factor that
+            multiplies normalised returns.
+        noise: Largest standard deviation of the disturbances, in action units; this library's choice.
+        knots: Knots of the disturbances along the horizon, linear in between; this library's choice.
         prefix: Actions of an expert in another scene that an episode begins with, unchanged: they bring the hand near
             the handle (Appendix E.6).
-        episodes: Scenes.
+        episodes: Number of episodes, each in its own scene.
         seed: Random seed of scenes and plans.
         threads: Threads that simulate.
     """
@@ -78,7 +79,7 @@ Reward = Callable[[Array], Array]
 
 
 def distance_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
-    """Return the true reward: the joint's progress, less the hand's distance from its handle in metres."""
+    """Return the true reward: the joint's progress minus the hand's distance from the handle in metres."""
 
     def reward(states: Array) -> Array:
         progress = np.minimum(env.progress_of(dynamics.joints(states)), 1.0)
@@ -88,9 +89,9 @@ def distance_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
 
 
 def language_reward(env: KitchenEnv, dynamics: KitchenDynamics, model: RewardModel) -> Reward:
-    """Return a reward model's reward of the images at the ends under the task's instruction.
+    """Return the reward of the final images under the task's instruction.
 
-    R3M's own where the model has one, otherwise S(phi(o), psi(l)), DecisionNCE-T's too (Appendix E.6).
+    An R3M model uses its own reward; every other model, DecisionNCE-T included, uses S(phi(o), psi(l)) (Appendix E.6).
     """
     first, form = env.images()[env.cameras[0]], _form(model)
 
@@ -152,7 +153,7 @@ def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Calla
     """Return the environment, the function that makes the reward, and what a continued result must share.
 
     Raises:
-        BadInputError: As `plan`, but for the file.
+        BadInputError: As `plan`, except for the errors of the file.
     """
     identity = bound(config)
     if config.reward in WITHOUT_MODEL:
@@ -201,12 +202,12 @@ def _begun(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
 def plan_episode(
     env: KitchenEnv, config: PlanConfig, make_reward: Callable[..., Reward], seed: int, opening: Array
 ) -> dict[str, Any]:
-    """Plan one episode behind its opening actions, float64 [h, A].
+    """Plan one episode that begins with its opening actions, float64 [h, A].
 
     Returns:
-        `progress`, the joint's at the end, at most 1, `best`, its largest, and `opened`, that behind the opening;
-        `solved`, whether the joint is at its goal at the end; `success`, as the task defines it; `planned`, simulated
-        actions; `seconds`.
+        `progress`, the joint's progress at the end, at most 1; `best`, its largest progress; `opened`, its progress
+        after the opening actions; `solved`, whether the joint is at its goal at the end; `success`, as the task defines
+        it; `planned`, the number of simulated actions; `seconds`.
     """
     env.look = False
     env.reset(seed=seed)

@@ -52,7 +52,7 @@ READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
 
 
 class WatchedReward(EncoderReward):
-    """A reward that keeps what it saw: embedded videos, [T, D] or of several cameras [T, C, D], and their curves."""
+    """A reward that keeps the curves and embeddings of its videos: [T, D], or [T, C, D] with several cameras."""
 
     def __init__(self, model: RewardModel, name: str) -> None:
         super().__init__(model, name)
@@ -60,7 +60,7 @@ class WatchedReward(EncoderReward):
         self.curves: list[Curves] = []
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
-        """Keep the embedded video and its curves; arguments and result as in `EncoderReward`."""
+        """Keep the embedded video and its curves. Arguments and result are those of `EncoderReward.watch`."""
         self.seen.append(self._embedded(frames, shared))
         self.curves.append(super().watch(frames, shared))
         return self.curves[-1]
@@ -162,7 +162,7 @@ def write_report(
 
 
 def results(row: Row) -> dict[str, dict[str, Any]]:
-    """Return the numbers of a run that its model's card shows: title -> number with interval."""
+    """Return the numbers of a run that its model's card shows: a number with interval for each title."""
     chosen = [(name, RECORDED) for name in REWARD] + [("accuracy", RANDOM), ("voc", WRONG), ("accuracy", "last frame")]
     return {
         REWARD[name].title + (f", {given}" if given != RECORDED else ""): row.inputs[given][name].as_json()
@@ -172,7 +172,7 @@ def results(row: Row) -> dict[str, dict[str, Any]]:
 
 
 def _embedded(reward: WatchedReward, compared: Compared, max_frames: int) -> EmbeddedVideos:
-    """Return the compared videos as the reward saw them; those of validation came after them."""
+    """Return the compared videos as the reward saw them, without the validation videos that follow them."""
     infos, texts = compared.store.episodes, compared.comparison.instructions
     return EmbeddedVideos(
         videos=tuple(reward.seen[: len(infos)]),
@@ -211,7 +211,7 @@ def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | 
 
 
 def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """Return one chart a metric from the lines of `metrics.jsonl`, training beside validation; the loss first."""
+    """Return one chart per metric in `metrics.jsonl`, training beside validation, with the loss first."""
     numbers = {name for line in lines for name, value in line.items() if isinstance(value, int | float)}
     held_out = {name for line in lines if line["split"] == "val" for name in line}
 

@@ -1,8 +1,8 @@
 """Run a policy in environments side by side, one episode for each seed.
 
 An episode is a function of its seed and the policy: its row, its neighbours and the order of seeds change nothing, up
-to the rounding by which a network's output depends on the size of its batch. Images that the
-policy does not read are not rendered. A simulator that raises or dies costs its episode; many of these end the rollout.
+to the rounding by which a network's output depends on the size of its batch. Images that the policy does not read are
+not rendered. An episode whose simulator raises or dies is lost; too many lost episodes end the rollout.
 
 Success is counted in two ways: an episode is a *success* when its goal was reached at any step (the convention of
 contrastive RL and TD InfoNCE) and *held* when it was at the last step.
@@ -63,7 +63,7 @@ class EpisodeResult:
     error: str | None = None
 
     def as_row(self) -> dict[str, Any]:
-        """Return what is known of the episode, for a result file."""
+        """Return the known attributes of the episode, for a result file."""
         row = {**asdict(self), "return": self.total_reward}
         del row["total_reward"]
         return {key: value for key, value in row.items() if value is not None}
@@ -74,7 +74,8 @@ def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
 
     Args:
         seed: The run's seed.
-        stream: 0 for training, 1 for evaluation while training, 2 for the final evaluation: they never meet.
+        stream: 0 for training, 1 for evaluation while training, 2 for the final evaluation; two streams never share a
+            seed.
         number: Number of the episode, or of the round of episodes.
         row: Number of the environment in the round.
     """
@@ -98,7 +99,7 @@ def rollout(
         env: An environment, a function that makes one, a name such as `metaworld/reach` or `FetchReach-v4`, or a
             `VectorEnv`, which stays open.
         seeds: Seeds of the episodes.
-        envs: Environments side by side, at most; a single instance is one.
+        envs: Greatest number of environments side by side; a single instance counts as one.
         processes: Give every environment a process of its own.
         stop_at_success: End an episode when its task is solved. Rewards after that moment are then not counted.
         on_episode: Called with every result, in the order of their ends.
@@ -152,7 +153,7 @@ def rollout(
 
 @dataclass
 class _Running:
-    """An episode under way and its tally."""
+    """An episode that is still running, and its sums so far."""
 
     number: int
     seed: int

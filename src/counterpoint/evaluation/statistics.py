@@ -1,4 +1,4 @@
-"""Numbers with 95 % intervals: means, shares, and handfuls of training seeds.
+"""Numbers with 95 % intervals: means, shares, and means over a few training seeds.
 
 Bootstraps resample whole videos, since frames of one video are not independent, and their tasks. Intervals of shares
 stay within [0, 1].
@@ -32,7 +32,7 @@ class Estimate:
         value: The number.
         low: Lower end of its interval; `nan` where n is too small to say.
         high: Upper end.
-        n: Number of independent things (videos, seeds) it rests on.
+        n: Number of independent things (videos, seeds) that the number rests on.
         method: Name of the interval's method.
     """
 
@@ -65,7 +65,7 @@ def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
 
 
 def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 1000) -> list[NDArray[np.int64]]:
-    """Return bootstrap samples of videos: tasks with repeats, then of each as many videos as it has, with repeats.
+    """Return bootstrap samples of videos: draw tasks with repeats, then draw each task's number of videos with repeats.
 
     Statistics of the same samples are paired: their differences have the interval of a difference. With one task,
     videos alone are resampled.
@@ -87,10 +87,10 @@ def resample_weights(tasks: Sequence[Hashable], *, seed: int = 0) -> Float[Array
 
 @dataclass(frozen=True)
 class Drawn:
-    """A number of the N videos, and behind it its values on R bootstrap samples.
+    """A number of the N videos, followed by its values on R bootstrap samples.
 
     Attributes:
-        values: [1 + R].
+        values: The number, then its value on each bootstrap sample, [1 + R].
         n: Number of videos on which it is defined.
     """
 
@@ -106,7 +106,7 @@ class Drawn:
 
 
 def drawn_mean(values: Float[Array, " N"], weights: Float[Array, "R+1 N"]) -> Drawn:
-    """Return the mean over the videos on which a number is defined (not `nan`), and over those of every sample."""
+    """Return the mean over the videos where a number is not `nan`, for all videos and for every bootstrap sample."""
     defined = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         means = weights @ np.where(defined, values, 0.0) / (weights @ defined)
@@ -134,7 +134,7 @@ def wilson(successes: int, count: int) -> Estimate:
 def as_share(found: Estimate) -> Estimate:
     """Return a share of videos, resampled over tasks, with an interval that has a width at 0 and 1 too.
 
-    It is the wider of the one it has, which allows for videos of one task that resemble each other, and Wilson's.
+    The interval is the wider of two: the resampled one, which allows for similar videos of one task, and Wilson's.
     """
     return wider(wilson(round(found.n * found.value), found.n), found)
 
@@ -151,7 +151,7 @@ def seeds_interval(values: Float[Array, " N"], *, share: bool = False) -> Estima
     Seeds are few: a bootstrap over two or three would be far too narrow.
 
     Args:
-        values: One number a seed.
+        values: One number per seed.
         share: True for shares, whose interval is cut to [0, 1].
     """
     checked = _checked(values)

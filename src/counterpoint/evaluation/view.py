@@ -1,7 +1,8 @@
 """`counterpoint view RUN|DATA...`: a local page with videos and episodes beside their reward curves.
 
-The server listens on the loopback address alone and refuses requests that name another host, so that no page of the web
-can reach it through a name of its own. An uploaded video is decoded in a process that may die, and deleted once read.
+The server listens on the loopback address alone and refuses requests that name another host, so that a web page cannot
+reach the server by pointing its own domain name at this machine. An uploaded video is decoded in a process that may
+die, and deleted once read.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def view(
         device: The device that computes, such as cuda.
 
     Raises:
-        BadInputError: A target that is neither, or a port that is taken.
+        BadInputError: A target that is neither a run nor a data set, or a port that is taken.
         MissingExtraError: The extra `view` is not installed.
     """
     uvicorn = import_extra("uvicorn", "view")
@@ -127,12 +128,12 @@ class Clip:
     """A video or an episode, read and embedded.
 
     Attributes:
-        title: Its instruction, or the name of its file.
+        title: The clip's instruction, or the name of its file.
         seconds: Time of each of T frames.
-        steps: Their numbers, [T].
+        steps: Step number of each of the T frames.
         length: Number of all frames.
-        images: Index among the T -> JPEG.
-        embeddings: Run -> [T, D].
+        images: JPEGs of some frames, keyed by the frame's index among the T.
+        embeddings: For each run, the embeddings of the frames, [T, D].
     """
 
     title: str
@@ -144,7 +145,7 @@ class Clip:
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes."""
+        """Memory that the clip takes."""
         return sum(map(len, self.images.values())) + sum(values.nbytes for values in self.embeddings.values())
 
 
@@ -212,7 +213,7 @@ class Viewer:
         )
 
     def home(self, request: Request) -> Response:
-        """Return the first page: a video of one's own, and the data sets."""
+        """Return the first page: a field for an own video, and the data sets."""
         shown = []
         for number, one in enumerate(self.sets):
             N = len(one.store.episodes)
@@ -243,7 +244,7 @@ class Viewer:
         )
 
     def episode(self, request: Request) -> Response:
-        """Return an episode beside its curves; its own instruction and the strongest other by default."""
+        """Return an episode beside its curves; by default those of its own and of the strongest other instruction."""
         number, at, one = self._episode(request)
         store = one.store
         query, chosen = _query(request, FILTER), _query(request, ("instruction", "against", "camera"))
@@ -415,7 +416,7 @@ class Viewer:
     def _clip_page(
         self, clip: Clip, instruction: str, against: str, rivals: Sequence[str], more: Sequence[Panel], **values: Any
     ) -> Response:
-        """Return the page of a video; what is wrong with the words is a message above it."""
+        """Return the page of a video; an error in the given words is shown as a message above the video."""
         message, panels = "", list[Panel]()
         others = [text for text in rivals[:RIVALS] if text != instruction]
         try:
@@ -447,7 +448,7 @@ class Viewer:
         return HTMLResponse(render(f"view/{template}.html.j2", [TEMPLATES], **values), status, HEADERS)
 
     def _refuse(self, request: Request, error: Exception) -> Response:
-        """Return one message: a page, or plain text where a script asked."""
+        """Return an error message: as a page, or as plain text where a script asked."""
         from starlette.responses import PlainTextResponse
 
         message, status = getattr(error, "detail", None) or str(error), getattr(error, "status_code", 400)
@@ -457,7 +458,7 @@ class Viewer:
 
 
 def _is_run(path: Path) -> bool:
-    """Return whether a target is a run: a folder with a model in it, or what may be a Hub id."""
+    """Return whether a target is a run: a folder with a model in it, or a name that may be a Hub id."""
     return not path.exists() or (path / "config.json").is_file() or (path / "model").is_dir()
 
 

@@ -1,4 +1,4 @@
-"""The formats of data sets, and `open_dataset`, which recognises one by its files and imports its reader alone."""
+"""The formats of data sets; `open_dataset` recognises a data set by its files and imports only its reader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recognise(path: str | Path) -> Format:
     """Return a data set's format, by its files.
 
     Raises:
-        BadInputError: Nothing is there, or nothing that this library or an installed package reads.
+        BadInputError: The path does not exist, or neither this library nor an installed package reads it.
     """
     path = located(path)
     for kind in FORMATS.values():
@@ -75,10 +75,9 @@ def open_dataset(
             shards, or a training store; or the URL of LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset or a video
             folder, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
         split: One of `split_names(path)`; by default every episode.
-        camera: Keep this camera alone; by default all.
+        camera: Keep only this camera; by default all cameras.
         on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
-            RLBench episode, RLDS shard or record, that cannot be used, which is then left out; by default the first
-            one raises.
+            RLBench episode, RLDS shard or record, that cannot be used and is left out; by default the first one raises.
 
     Raises:
         BadInputError: The format is unknown, the data set is damaged, or the split or camera does not exist.
@@ -103,7 +102,7 @@ def open_dataset(
 def read_episode_part(
     path: str | Path, episode: int, camera: str | None, start: int, limit: int
 ) -> tuple[Array, int, float]:
-    """Decode frames of one episode from step `start` on; as `counterpoint.formats.video.read_part` does for a file."""
+    """Decode frames of one episode from step `start` on, as `counterpoint.formats.video.read_part` does for a video."""
     store = open_dataset(path, camera=camera)
     info, first = store.episodes[episode], store.frames(episode, np.array([start]))
     stop = min(info.length, start + max(1, limit // first.nbytes))

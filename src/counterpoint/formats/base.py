@@ -41,7 +41,7 @@ def read_each(
 def read_alike(
     items: Iterable[Path], read: Callable[[Path], Result], on_bad_row: OnBadRow, *parts: str
 ) -> list[Result]:
-    """Return `read(item)` of each item; one whose attributes `parts` differ from the first's is reported, too."""
+    """Return `read(item)` of each item; report also an item whose attributes `parts` differ from the first's."""
     kept: list[tuple[Path, Result]] = []
 
     def alike(item: Path) -> Result:
@@ -72,10 +72,10 @@ def require_new(path: Path) -> None:
 
 
 def stack_images(images: Iterable[tuple[str | Path, Array]]) -> Array:
-    """Return at least one image [H, W, 3], each with its place for errors, as one array [N, H, W, 3].
+    """Return images [H, W, 3], one or more, each given with its place for errors, as one array [N, H, W, 3].
 
     Raises:
-        BadInputError: Naming the first image of another size than those before it.
+        BadInputError: An image has another size than the images before it; the error names the first one.
     """
     found: list[Array] = []
     for where, image in images:
@@ -96,7 +96,7 @@ def rows_of(source: Any, wanted: Array) -> Array:
 
 
 class Reader(EpisodeStore):
-    """An `EpisodeStore` over files; a format overrides what it has.
+    """An `EpisodeStore` over files; a format overrides the methods for the data that it has.
 
     Attributes:
         cameras: Camera names; the first is the default.
@@ -126,7 +126,7 @@ class Reader(EpisodeStore):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest that changes whenever the content behind the store does."""
+        """Hex digest that changes whenever the store's content changes."""
         digest = hashlib.sha256(repr((self.episodes, self.identity)).encode())
         for path in self.files:
             with parsing(path, "a readable file"):

@@ -1,6 +1,6 @@
-"""The boundary around foreign files: which errors damage causes, how large a part may be, and when images are whole.
+"""The boundary around foreign files: the errors that damage causes, limits of size, and checks that images are whole.
 
-Files of others are read inside `parsing`, which turns exceptions that damaged content causes into a `BadInputError`.
+Foreign files are read inside `parsing`, which turns exceptions that damaged content causes into a `BadInputError`.
 Mistakes in this library's own code, such as an `AttributeError`, keep their traceback. The sizes that a file claims are
 compared with limits, and with the size of the file, before memory is taken for them.
 """
@@ -87,7 +87,7 @@ def read_bytes(path: Path, limit: int = MOST_BYTES) -> bytes:
     """Return the content of a regular file of at most `limit` bytes.
 
     Raises:
-        BadInputError: When there is none, it cannot be read, or it is larger.
+        BadInputError: When the file is missing, cannot be read or is larger.
     """
     with parsing(path, "a readable file", "check the path"):
         status = path.stat()
@@ -125,7 +125,7 @@ def as_number(value: object) -> float:
 
 
 def as_numbers(values: object) -> Array:
-    """Return an array of real numbers or truth values as it is; raise `ValueError` for one of anything else."""
+    """Return an array of real numbers or truth values as it is; raise `ValueError` for an array of anything else."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{array.dtype} where numbers should be")
@@ -136,7 +136,7 @@ def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]
     """Return shape and dtype of each array of an .npz by name, without unpacking it.
 
     Raises:
-        ValueError, zipfile.BadZipFile: When it is damaged, or an array is not as long as its header says.
+        ValueError, zipfile.BadZipFile: When the file is damaged, or an array is not as long as its header says.
     """
     headers = {}
     with zipfile.ZipFile(file) as archive:
@@ -185,7 +185,7 @@ def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence
     cut short or has a damaged header is refused, and most other damage shows as other pixels.
 
     Raises:
-        BadInputError: When it is too large or damaged.
+        BadInputError: When the image is too large or damaged.
     """
     expected, hint = f"a whole {' or '.join(formats)}", "copy or download it again"
     with parsing(where, expected, hint), Image.open(io.BytesIO(content), formats=tuple(formats)) as image:

@@ -41,7 +41,7 @@ class DrqReplayStore(Reader):
 
     Args:
         path: The folder.
-        on_bad_row: Called for each file that cannot be used, which is then left out; by default the first one raises.
+        on_bad_row: Called for each file that cannot be used and is left out; by default the first one raises.
 
     Raises:
         BadInputError: When a file is damaged, lacks an array, or its lengths disagree.
@@ -67,7 +67,7 @@ class DrqReplayStore(Reader):
         return _images.get((str(file), file.stat().st_mtime_ns), unpack)[steps]
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions, each leading from image t to image t + 1, and their rewards."""
+        """Return actions, where action t leads from image t to image t + 1, and their rewards."""
         return self._array(episode, _ARRAYS[name])[1:] if name in _ARRAYS else None
 
     def _array(self, episode: int, name: str) -> Array:

@@ -1,6 +1,6 @@
 """EPIC-KITCHENS-100: narrated segments of first-person video, in the layout of the official download.
 
-`EPIC_100_train.csv` and its like name segments by their first and last frame. The frames are
+`EPIC_100_train.csv` and files like it name segments by their first and last frame. The frames are
 `ROOT/PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg`, or the same names in `ROOT/PXX/rgb_frames/VIDEO_ID.tar`.
 Times come from the frame rates in `EPIC_100_video_info.csv`.
 
@@ -54,11 +54,11 @@ class EpicKitchensStore(Reader):
     """Segments whose frames are there: one camera, `rgb`; neither actions nor state.
 
     Args:
-        annotations_csv: EPIC_100_train.csv or another file of its columns, or several.
+        annotations_csv: EPIC_100_train.csv or another file with the same columns, or several files.
         frames_root: The folder of PXX folders.
         video_info_csv: EPIC_100_video_info.csv; looked for beside the annotations by default.
         strict: Raise where frames of a segment are missing, instead of leaving the segment out.
-        on_bad_row: Called for each row that cannot be used, which is then left out; by default the first raises.
+        on_bad_row: Called for each row that cannot be used and is left out; by default the first one raises.
 
     Attributes:
         skipped: The narration_id of each segment left out because frames of it are missing.
@@ -121,7 +121,7 @@ class EpicKitchensStore(Reader):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of the segments and of each used file; computed once, as there are many files."""
+        """Hex digest of the segments and of each used file; computed only once, because there are many files."""
         digest, used = hashlib.sha256(repr((self.episodes, self.identity)).encode()), dict[str, list[Array]]()
         for segment in self._segments:
             used.setdefault(segment.video, []).append(np.arange(segment.start, segment.stop + 1))
@@ -152,7 +152,7 @@ class _Frames:
     ranges: NDArray[np.int64] | None = None  # [n, 2], offset and size of each inside the tar; `None` for a folder
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many frames with start <= number <= stop exist."""
+        """Return the number of frames that exist with start <= number <= stop."""
         left, right = np.searchsorted(self.numbers, [start, stop + 1])
         return int(right - left)
 

@@ -1,4 +1,4 @@
-"""Declarations of the formats of data sets: the files that each is recognised by, and its reader, not yet imported."""
+"""Declarations of data set formats: the files by which a format is recognised, and the name of its reader."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Format:
     """A format of data sets.
 
     Attributes:
-        name: Its name in `counterpoint.formats.FORMATS`.
-        title: Its name for readers.
-        files: The files that it is recognised by, in words.
+        name: The format's name in `counterpoint.formats.FORMATS`.
+        title: The format's name for readers.
+        files: The files by which the format is recognised, in words.
         recognises: Returns a true value if a file or folder is of this format; cheap, by the names of files.
-        reader: "module:class" of its `EpisodeStore`, called with the path, `split=` and `on_bad_row=`.
-        splits: "module:function" from a path to the names of its splits; none where it has no splits, and its reader
-            then takes no `split`.
+        reader: "module:class" of the format's `EpisodeStore`, called with the path, `split=` and `on_bad_row=`.
+        splits: "module:function" of a function that returns the names of a path's splits; empty for a format without
+            splits, whose reader takes no `split`.
         reports: False if the reader takes no `on_bad_row`, because it uses all of a data set or nothing.
         streams: True if frames are read by ranges, so that the data set may be a URL.
     """
@@ -67,7 +67,7 @@ TRAINING_STORE = Format(
 
 
 def epic_tables(path: Path) -> list[Path]:
-    """Return the files of annotations in the folder, or else in the one above it; the test set has no narrations."""
+    """Return the annotation files in the folder, or else in its parent folder; the test set has no narrations."""
     for folder in (path, path.parent):
         tables = [folder / f"EPIC_100_{split}.csv" for split in ("train", "validation")]
         if any(table.is_file() for table in tables):
@@ -76,7 +76,7 @@ def epic_tables(path: Path) -> list[Path]:
 
 
 def epic_frames(path: Path) -> Path | None:
-    """Return the folder of PXX folders: this one or one inside it."""
+    """Return the folder of PXX folders: the given folder or one inside it."""
     inside = sorted(path.iterdir()) if path.is_dir() else []
     for folder in (folder for folder in (path, *inside) if folder.is_dir()):
         if any(re.fullmatch(r"P\d{2}", child.name) and child.is_dir() for child in folder.iterdir()):
@@ -114,7 +114,7 @@ RLDS_INFO, RLDS_FEATURES = "dataset_info.json", "features.json"
 
 
 def rlds_folder(path: Path) -> Path | None:
-    """Return the version folder at or below a path; `None` where there is none.
+    """Return the version folder at or below a path; `None` if there is none.
 
     Raises:
         BadInputError: When several versions lie below it.
@@ -171,7 +171,7 @@ ZARR_REPLAY = Format(
 
 
 def hdf5_files(path: Path) -> list[Path]:
-    """Return the file itself, or those in the folder; empty where there are none."""
+    """Return the file itself, or the HDF5 files in the folder; empty if there are none."""
     if path.is_file():
         return [path] if path.suffix in (".hdf5", ".h5") else []
     return sorted(file for ending in ("*.hdf5", "*.h5") for file in path.glob(ending))
@@ -212,7 +212,7 @@ DRQ_NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
 
 
 def drq_files(path: Path) -> list[Path]:
-    """Return the folder's episodes in the order of their numbers; empty where there are none."""
+    """Return the folder's episodes in the order of their numbers; empty if there are none."""
     if not path.is_dir():
         return []
     numbered = [(DRQ_NAME.fullmatch(file.name), file) for file in path.glob("*.npz")]
@@ -250,7 +250,7 @@ RLBENCH = Format(
 
 
 def shards(path: Path, split: str | None = None) -> list[Path]:
-    """Return the shards of a folder or of a split of it, or the one that is named; empty where there are none."""
+    """Return the shards of a folder or of one of its splits, or the one named shard; empty if there are none."""
     if path.is_file():
         return [path] if path.suffix == ".tar" else []
     splits = shard_splits(path)
@@ -259,7 +259,7 @@ def shards(path: Path, split: str | None = None) -> list[Path]:
 
 
 def shard_splits(path: Path) -> tuple[str, ...]:
-    """Return the splits: the folders of shards, where there are no shards beside them."""
+    """Return the splits, which are the folders of shards; empty if shards lie beside these folders."""
     if not path.is_dir() or next(path.glob("*.tar"), None):
         return ()
     return tuple(sorted({shard.parent.name for shard in path.glob("*/*.tar")}))

@@ -1,4 +1,4 @@
-"""An LRU cache bounded in bytes, or in number where each result counts 1."""
+"""An LRU cache bounded in bytes, or in the number of results if each counts as 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class LRUCache(Generic[Value]):
-    """Results by key; the longest unused are dropped when all together exceed `limit` bytes.
+    """A cache of results by key; when all together exceed `limit` bytes, the longest unused are dropped.
 
     Attributes:
         limit: Bytes that may be kept; a single larger result is kept alone.
@@ -35,7 +35,7 @@ class LRUCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
-        """Return the result kept under `key`, or else what `make` returns beside its size in bytes."""
+        """Return the result kept under `key`, or else make it; `make` returns the result and its size in bytes."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)

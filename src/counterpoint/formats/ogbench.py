@@ -7,7 +7,7 @@ The rows of all episodes follow one another; a row is a state and the action tak
     terminals      [N]       bool, true in the last row of each episode
     qpos, qvel     [N, _]    the simulator's state (not read)
 
-The action of an episode's last row led nowhere that was recorded: an episode of T + 1 rows has T transitions. There
+The state after the last row's action was not recorded: an episode of T + 1 rows has T transitions. There
 are no rewards, and no goals were commanded: a goal is a whole observation.
 """
 
@@ -41,8 +41,8 @@ class OGBenchStore(Reader):
 
     Args:
         path: The training episodes' file, `NAME.npz`.
-        split: `train` or `val`; by default all episodes, those of `train` first.
-        on_bad_row: Called for each file that cannot be used, which is then left out; by default the first one raises.
+        split: `train` or `val`; by default all episodes, first the episodes of `train`.
+        on_bad_row: Called for each file that cannot be used and is left out; by default the first one raises.
 
     Raises:
         BadInputError: When a file is damaged, holds images, lacks an array, or its lengths disagree.

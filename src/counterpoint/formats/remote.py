@@ -45,7 +45,7 @@ class Part:
 
 
 def url_of(path: str | Path) -> str | None:
-    """Return the URL that a path is meant to be; `None` for a path of this machine."""
+    """Return a path as a URL if it is meant as one; `None` for a path of this machine."""
     found = _URL.fullmatch(str(path))
     if found is None:
         return None
@@ -60,11 +60,11 @@ def absolute(path: str | Path) -> str:
 def located(path: str | Path) -> Path:
     """Return the folder or file of this machine that stands for a path or URL.
 
-    A URL is listed once a process.
+    Each process lists a URL only once.
 
     Raises:
-        BadInputError: When the URL cannot be reached, or nothing is there.
-        MissingExtraError: When what reads such URLs is not installed.
+        BadInputError: When the URL cannot be reached or does not exist.
+        MissingExtraError: When the package that reads URLs of this kind is not installed.
     """
     url = url_of(path)
     if url is None:
@@ -73,18 +73,18 @@ def located(path: str | Path) -> Path:
 
 
 def is_remote(path: str | Path) -> bool:
-    """Return whether a path of this machine stands for one elsewhere."""
+    """Return whether a path of this machine stands for a remote file or folder."""
     return _remote(path) is not None
 
 
 def opened(source: str | Path | Part, block: int = 1 << 18) -> str | Stream:
-    """Return what libraries open: the path of a local file, or else a stream that reads `block` bytes at a time."""
+    """Return a file as libraries open it: a local file's path, or a stream that reads `block` bytes at once."""
     whole = not isinstance(source, Part)
     return str(source) if whole and not is_remote(str(source)) else Stream(source, block)
 
 
 def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the bytes of each (offset, size) of a file; those of a remote one are fetched side by side.
+    """Return the bytes of each (offset, size) of a file; the ranges of a remote file are fetched side by side.
 
     Raises:
         BadInputError: When the file cannot be read, or is shorter.
@@ -210,7 +210,7 @@ def _system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Turn whatever a server or what talks to it says into one message."""
+    """Turn every error of a server, or of the library that talks to it, into one message."""
     try:
         yield
     except (BadInputError, MissingExtraError):

@@ -70,11 +70,11 @@ def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow
 
     Args:
         path: The file; its ending decides how it is read.
-        columns: Columns that every row must have; others are kept too.
-        on_bad_row: Called for each row of another form, which is then left out; by default the first raises.
+        columns: Columns that every row must have; further columns are kept too.
+        on_bad_row: Called for each malformed row, which is left out; by default the first one raises.
 
     Raises:
-        BadInputError: When the file cannot be read as such a table, lacks a column, or has no row.
+        BadInputError: When the file cannot be read as a table of this kind, lacks a column, or has no row.
     """
     path = Path(path)
     text = _read_text(path)

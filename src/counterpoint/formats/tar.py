@@ -1,4 +1,4 @@
-"""The members of uncompressed tars by their place, and indexes of large files, kept in the user's cache folder."""
+"""The places of the members of uncompressed tars, and indexes of large files, kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ HINT = "download it again; a compressed tar has to be unpacked first: gunzip"
 
 
 def members(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield name, offset and size of every regular file in a tar; of a remote one little more than headers is read.
+    """Yield name, offset and size of every regular file in a tar; of a remote tar, little more than headers is read.
 
     Raises:
-        BadInputError: When it is no uncompressed tar, or is cut short.
+        BadInputError: When the file is not an uncompressed tar, or is cut short.
     """
     with parsing(path, "an uncompressed tar", HINT):
         size, source = path.stat().st_size, opened(path, block=1 << 16)
@@ -51,7 +51,7 @@ def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any]
     """Return an index of a file that was made before, or make it: a value that JSON can hold.
 
     Args:
-        path: The file; one that changes is indexed anew.
+        path: The file; a file that has changed is indexed anew.
         kind: Name and version of the index.
         make: Returns the index.
         keep: True if the index has no faults and may be cached.

@@ -67,7 +67,7 @@ def frame_times(path: Media) -> NDArray[np.float64]:
     """Return the presentation time of each frame, then the end: float64 [frames + 1], seconds from the first.
 
     Raises:
-        BadInputError: When the file has no frame rate, or as `probe_video`.
+        BadInputError: When the file has no frame rate, or `probe_video` refuses it.
     """
     index = _index(_file_key(path))
     good, hint = index.info.fps > 0, "encode it again with one"
@@ -85,7 +85,7 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
     """Decode frames by their number inside the file.
 
     Args:
-        path: The video file. Up to `decoders.limit` stay open in this process, once a thread.
+        path: The video file. Up to `decoders.limit` files stay open in this process; each thread opens its own.
         indices: N frame numbers in any order; repeats are allowed.
 
     Returns:
@@ -139,7 +139,7 @@ _FileKey = tuple[str | Part, int, int]
 
 
 def _file_key(path: Media) -> _FileKey:
-    """Return path, size and time of change: a rewritten file is another file."""
+    """Return path, size and time of change, so that a rewritten file has another key."""
     try:
         status = (path.path if isinstance(path, Part) else Path(path)).stat()
     except OSError as error:
@@ -232,9 +232,9 @@ def _packet(path: str | Part, packet: Any) -> _Packet:
 
 
 def _entries(stream: Any) -> list[_Packet]:
-    """Return a stream's packets by the container's own index, which spares reading them all; empty where it is none.
+    """Return a stream's packets from the container's index, so that they need not all be read; empty without an index.
 
-    The index tells decoding times, which are those of presentation where no frame waits for a later one.
+    The index has decoding times; these equal presentation times where no frame waits for a later one.
     """
     index = getattr(stream, "index_entries", ())  # which av 15 and 16 do not tell
     entries = [(entry.timestamp, entry.is_keyframe) for entry in index if not entry.is_discard]
@@ -316,8 +316,8 @@ def encode_video(
     Frames with an odd side keep their size: libx264 stores them with full-resolution colour (yuv444p).
 
     Args:
-        path: The file to write; its ending names the container (.mp4).
-        frames: At least one uint8 [H, W, 3], all of one size.
+        path: The file to write; its ending decides the container (.mp4).
+        frames: One or more frames uint8 [H, W, 3], all of the same size.
         fps: Frames a second.
         codec: libx264 (quantiser 18), or LeRobot's default libsvtav1 (crf 30), for at least 64 pixels a side.
         gop: A keyframe every `gop` frames.
@@ -380,7 +380,7 @@ def cut_out(path: Path, first: int, count: int, out: Path) -> None:
     Args:
         path: The joined file.
         first: Number of the part's first frame, a keyframe.
-        count: Its number of frames.
+        count: The part's number of frames.
         out: The file to write.
     """
     with reading(path), _written_whole(out) as whole, av.open(str(path)) as source, av.open(str(whole), "w") as target:

@@ -1,4 +1,4 @@
-"""A folder of videos and a manifest that says what each shows: the least effort to bring data of one's own.
+"""A folder of videos and a manifest with the instruction of each video: the simplest way to bring own data.
 
 `manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`;
 `start` and `end`, in seconds, are added where an episode is only a part of its video.
@@ -21,12 +21,12 @@ from counterpoint.formats.video import frame_times, probe_video, read_frames
 class VideoFolderStore(Reader):
     """Episodes of a folder of videos: one camera, `camera`; neither actions nor state.
 
-    An episode is the frames shown at start <= t < end, by their own presentation times. A video of variable frame rate
-    keeps these as timestamps; `fps` is then the mean rate of the episode.
+    An episode is the frames whose presentation time t has start <= t < end. For a video of variable frame rate, these
+    times are the timestamps, and `fps` is the mean rate of the episode.
 
     Args:
         path: The folder that holds the manifest, or the manifest itself.
-        on_bad_row: Called for each row that cannot be used, which is then left out; by default the first raises.
+        on_bad_row: Called for each row that cannot be used and is left out; by default the first one raises.
 
     Raises:
         BadInputError: When the manifest or a row of it cannot be used: the message names the row.

@@ -1,14 +1,14 @@
-"""WebDataset shards: tars whose members of one name are one sample, here one episode.
+"""WebDataset shards: tars in which all members with the same name form one sample, here one episode.
 
-`NAME-000000.tar` and so on lie in a folder, or in one folder a split. The name of a member up to the first dot is its
-sample's key, the rest says what it is:
+`NAME-000000.tar` and so on lie in one folder, or in one folder per split. The name of a member up to the first dot is
+its sample's key, the rest says what it is:
 
     KEY.mp4, KEY.CAMERA.mp4             a video (.mp4, .mkv, .webm, .mov, .avi), of one of several cameras
     KEY.jpg, KEY.000000.jpg             images (.jpg, .jpeg, .png), frame by frame in the order of their numbers
     KEY.CAMERA.000000.jpg               images of one of several cameras
     KEY.json                            an object: `instruction`, and optionally `fps` and `success`
     KEY.txt, KEY.cls                    the instruction, where there is no KEY.json with one
-    KEY.actions.npy, KEY.state.npy      one row a frame; likewise environment_state.npy and rewards.npy
+    KEY.actions.npy, KEY.state.npy      one row per frame; environment_state.npy and rewards.npy too
 
 A shard's headers, texts and the lengths of its videos are read once and kept in the user's cache folder; pixels are
 read by the range of bytes they have in their shard.
@@ -69,8 +69,8 @@ class WebDatasetStore(Reader):
 
     Args:
         path: The folder of the shards, or of the folders of splits, or one shard.
-        split: The name of a split's folder; by default all.
-        on_bad_row: Called for each shard or sample that cannot be used, which is then left out; by default the first
+        split: The name of a split's folder; by default all splits.
+        on_bad_row: Called for each shard or sample that cannot be used and is left out; by default the first one
             raises.
 
     Raises:

@@ -2,7 +2,7 @@
 
 ::
 
-    meta/episode_ends      [E]: the step behind each episode's last
+    meta/episode_ends      [E]: the step after each episode's last
     data/img, camera_0     images [N, H, W, 3] or [N, 3, H, W], uint8, or float in [0, 255]
     data/action            [N, A]
     data/state, agent_pos, robot_eef_pose, robot0_eef_pos, ...     [N, S]
@@ -51,7 +51,7 @@ class ZarrReplayStore(Reader):
 
     Args:
         path: The folder or the `.zarr.zip` file.
-        on_bad_row: Called for each episode that cannot be used, which is then left out; by default the first raises.
+        on_bad_row: Called for each episode that cannot be used and is left out; by default the first one raises.
 
     Raises:
         BadInputError: When the buffer is damaged, incomplete, or its lengths disagree.
@@ -126,7 +126,7 @@ class ZarrReplayStore(Reader):
         return super().timestamps(episode)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave open files behind."""
+        """Pickle without the open files."""
         return {**self.__dict__, "_group": None}
 
     def _rate(self, span: tuple[int, int]) -> float:
@@ -141,7 +141,7 @@ class ZarrReplayStore(Reader):
         return _FPS
 
     def _check_scale(self, camera: str) -> None:
-        """Refuse floats that look as if they were in [0, 1]."""
+        """Refuse floats that seem to lie in [0, 1]."""
         first = self._rows(f"{self.path}, {camera}", camera, np.array([0]))
         require(
             first.dtype == np.uint8 or not 0 < float(first.max()) <= 1,
@@ -175,9 +175,9 @@ class ZarrReplayStore(Reader):
         return array
 
     def _whole(self, name: str) -> Any:
-        """Return an array whose chunks are all there, as zarr takes one that is not for zeros, and as long as they say.
+        """Return an array whose chunks all exist in full length; zarr would read a missing chunk as zeros.
 
-        Blosc would read behind the end of one that is cut short.
+        Blosc would read beyond the end of a chunk that is cut short.
         """
         where, array = f"{self.path}, {name}", self._array(name)
         with parsing(where, "a whole array", _HINT):
@@ -194,7 +194,7 @@ class ZarrReplayStore(Reader):
         return array
 
     def _open(self) -> Any:
-        """Return the group; a process opens it for itself."""
+        """Return the group; each process opens its own."""
         if self._group is None or self._owner != os.getpid():
             zarr = import_extra("zarr", "zarr")
             with contextlib.suppress(ImportError):  # the codecs of UMI's images

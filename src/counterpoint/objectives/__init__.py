@@ -1,4 +1,4 @@
-"""Training criteria, one file a paper: pure functions on raw embeddings, and the objectives built on them.
+"""Training criteria, one file per paper: pure functions on raw embeddings, and the objectives built on them.
 
 The functions serve in any training loop; they raise `BadInputError` for shapes that do not pair up. `OBJECTIVES` names
 the objectives that a recipe can train.

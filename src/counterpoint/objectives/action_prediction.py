@@ -41,7 +41,7 @@ def action_error(
     mask: Bool[Tensor, "B A"],
     scored: Bool[Tensor, "B ..."] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the mean squared error over own dimensions; 0 when there is none.
+    """Return the mean squared error over own dimensions; 0 if there are none.
 
     Args:
         predicted: Actions, in the units of `actions`.
@@ -56,7 +56,7 @@ def action_error(
 def absolute_action_error(
     predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Return the mean absolute error over own dimensions, and that of the batch's mean action; for metrics.
+    """Return mean absolute errors over own dimensions, of the prediction and of the batch's mean action; for metrics.
 
     Takes the arguments of `action_error`.
     """
@@ -69,7 +69,7 @@ def absolute_action_error(
 def constant_action_error(
     actions: Float[Tensor, "B *steps A"], *, mask: Bool[Tensor, "B A"], scored: Bool[Tensor, "B ..."] | None = None
 ) -> Float[Tensor, ""]:
-    """Return `action_error` of the batch's mean action: the best of a prediction that ignores its input."""
+    """Return `action_error` of the batch's mean action, the best prediction that ignores its input."""
     mean = _mean_action(actions, _counted(actions, mask, scored))
     return action_error(mean.expand_as(actions), actions, mask=mask, scored=scored)
 

@@ -71,8 +71,8 @@ class AcTOLConfig(ClipConfig):
         frames: T, the number of frames sampled from a clip.
         bridge_weight: lambda. The paper's 100 goes with CLIP's weights; small encoders want 0.1 or less.
         bridge: The `form` of `brownian_bridge_loss`; the paper trains `log_variance` (Appendix B).
-        interval: `clip`, from the first to the last sampled frame, or `random`, one sub-interval a clip.
-        unique_instructions: One clip of each distinct instruction an epoch, as the authors' loader has it.
+        interval: `clip`, from the first to the last sampled frame, or `random`, one sub-interval per clip.
+        unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -84,7 +84,7 @@ class AcTOLConfig(ClipConfig):
 
 
 def frame_similarity(frames: Float[Tensor, "B T D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B T"]:
-    """Return the cosine of every frame and its video's text; 0, without a gradient, where one of them is 0."""
+    """Return the cosine of every frame and its video's text; 0, without gradient, where one of the two is 0."""
     check_clips(frames, text)
     products = (frames @ text[..., None])[..., 0]
     return products * _inverse_length(frames) * _inverse_length(text)[:, None]
@@ -98,7 +98,7 @@ def _inverse_length(raw: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:
 class Neighbours(NamedTuple):
     """The frames of a video around each anchor i, sorted from farthest to nearest in time: [B, T, T], last axis sorted.
 
-    Frames that do not count (padding, the anchor itself) come last; `pairs` [B] is the number of those that do, at
+    Frames that do not count (padding, the anchor itself) come last; `pairs` [B] is the number of frames that count, at
     least 1. `later` is the sign of a frame's time minus the anchor's. All positions before `first` are strictly
     farther. `tied` is the number of frames at one distance, given at the distance's last position, and 0 elsewhere.
     """
@@ -149,7 +149,7 @@ def pair_scores(
 def ordering_losses(scores: Float[Tensor, "B T T"], near: Neighbours) -> Float[Tensor, " B"]:
     """Return L_VLO of each video from its `pair_scores`.
 
-    The farthest frames come first, so that every denominator is a cumulative sum: O(T^2) memory a video, where all
+    The farthest frames come first, so that every denominator is a cumulative sum: O(T^2) memory per video, where all
     triples would take O(T^3).
     """
     return (near.tied * scores.logcumsumexp(2) - scores).sum((1, 2)) / near.pairs
@@ -298,7 +298,7 @@ def actol_loss(
 
 
 def random_intervals(uniform: Float[Tensor, "B 2"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
-    """Return one sub-interval a video with a valid frame inside; all of a video with fewer than three valid frames.
+    """Return one sub-interval per video with a valid frame inside; the whole video if it has under three valid frames.
 
     The start is uniform, the end uniform after it.
 
@@ -336,7 +336,7 @@ class AcTOL(ClipObjective):
         """Return Eq. 5.
 
         Metrics are the two terms (`vlo`; `bridge`, before its weight), the excess of `vlo` over its lower bound
-        (`vlo_excess`), and the three of every InfoNCE objective over pairs of frames.
+        (`vlo_excess`), and the three metrics of every InfoNCE objective, over pairs of frames.
         """
         frames, text = features.rows["frames"], features.rows["text"]
         times, valid = batch["clip.indices"], batch["clip.valid"]

@@ -1,4 +1,4 @@
-"""ATC: contrast of an observation with the one a few steps later.
+"""ATC: contrast of an observation with the observation a few steps later.
 
 Stooke, Lee, Abbeel and Laskin, "Decoupling Representation Learning from Reinforcement Learning", ICML 2021
 (arXiv 2009.08319): augmented temporal contrast.
@@ -52,7 +52,7 @@ class ATC(TargetObjective):
         self.track(self.compress)
 
     def sampling(self) -> Spec:
-        """Return the spec of an observation and the one k steps later."""
+        """Return the spec of an observation and the observation k steps later."""
         return self.steps((0, self.config.steps))
 
     def encode(self, batch: Batch) -> Features:

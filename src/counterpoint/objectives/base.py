@@ -41,16 +41,16 @@ class NonFiniteError(ArithmeticError):
 
 
 class Learner(Protocol):
-    """A thing that trains: one update a batch, a state to save, and modules to keep."""
+    """An object that trains: one update per batch, a state to save, and modules to keep."""
 
     def update(self, batch: Batch, step: int) -> Mapping[str, float | Tensor]:
-        """Take optimiser step number `step` (0-based) and return what to log: numbers, or scalars on a device."""
+        """Take optimiser step number `step` (0-based) and return metrics to log: numbers, or scalars on a device."""
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Score a batch and change nothing."""
 
     def state(self) -> dict[str, Any]:
-        """Return everything the next update depends on."""
+        """Return the state that the next update depends on."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -64,8 +64,8 @@ class Features:
     """Encoder outputs.
 
     Attributes:
-        rows: Name -> tensor [B, ...]: one row a sample of the batch. These are gathered across ranks.
-        shared: Name -> tensor that is not a row of the batch.
+        rows: Tensors [B, ...] by name, with one row per sample of the batch; they are gathered across ranks.
+        shared: Tensors by name that do not have one row per sample.
     """
 
     rows: dict[str, Tensor]
@@ -84,11 +84,11 @@ def _widen(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A scalar to minimise and what to log beside it.
+    """A scalar to minimise and the metrics to log beside it.
 
     Attributes:
         loss: Scalar tensor with its graph.
-        metrics: Name -> detached scalar.
+        metrics: Detached scalars by name.
     """
 
     loss: Tensor
@@ -107,8 +107,8 @@ Score = Callable[[Features, Batch], LossOutput]
 class Objective(nn.Module):
     """A paper's training criterion.
 
-    `encode` and `loss` are separate because the rows of other ranks, and of other parts of a batch that are encoded one
-    by one, are joined between them.
+    `encode` and `loss` are separate because, between the two, rows are joined: those of other ranks, and those of a
+    batch's parts that are encoded one by one.
 
     Attributes:
         config_type: Class of its configuration.
@@ -125,7 +125,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Features:
-        """Run the encoders; nothing else runs them."""
+        """Run the encoders; no other method runs them."""
         raise NotImplementedError
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
@@ -170,7 +170,7 @@ class ClipConfig(FrozenConfig):
     """Settings of every objective on instructed clips.
 
     Attributes:
-        augment: Random crop-and-resize, one crop a clip.
+        augment: Random crop-and-resize, with one crop per clip.
         augment_scale: Smallest and largest share of the image that a crop keeps.
         augment_jitter: Largest change of the brightness' factor, sampled for each frame.
     """
@@ -199,7 +199,7 @@ class ClipObjective(Objective):
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
-        contrasts: Instructions are contrasted with each other, so that one alone teaches nothing.
+        contrasts: Instructions are contrasted with each other, so that a single instruction teaches nothing.
         extra_texts: Instructions that no clip carries out, negatives of every clip; for objectives that have
             `takes_extra`.
     """
@@ -284,7 +284,7 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 @in_full_precision
 def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
-    """Return InfoNCE of every row's own column among the batch's; log B at chance.
+    """Return InfoNCE of every row's own column among all columns of the batch; log B at chance.
 
     Args:
         logits: F, row i: a query; column j: a key.
@@ -433,7 +433,7 @@ def require_shapes(good: object, where: str, tensors: tuple[Tensor, ...], expect
 def check_clips(
     frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"], *, least: int = 1, paired: bool = True
 ) -> None:
-    """Refuse embeddings of other shapes than [B, F, D] with F >= `least` and [L, D]; L is B where they are `paired`."""
+    """Refuse embeddings of shapes other than [B, F, D], F >= `least`, and [L, D]; L must be B if they are `paired`."""
     ok = frames.ndim == 3 and frames.shape[1] >= least and text.ndim == 2 and text.shape[1] == frames.shape[2]
     if not ok or (paired and len(text) != len(frames)):
         expected = f"[B, F, D] with F >= {least}, and [B, D]"

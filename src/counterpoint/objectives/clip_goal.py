@@ -63,7 +63,7 @@ def clip_goal_loss(
         frames: Raw embedding of each clip's last frame.
         text: Raw embedding of each clip's instruction.
         temperature: Divides the cosines.
-        labels: Equal numbers for equal instructions, which then are not each other's negatives.
+        labels: Equal numbers for equal instructions, which are then not each other's negatives.
     """
     check_clips(frames[:, None], text)
     return symmetric_infonce(clip_goal_logits(frames, text, temperature=temperature), labels=labels)

@@ -33,7 +33,7 @@ FEATURES = "features"
 
 
 class CloningConfig(HeadConfig, StepConfig):
-    """Settings of behaviour cloning: those of the head, and of the encoder.
+    """Settings of behaviour cloning, for the head and for the encoder.
 
     Attributes:
         freeze: Do not train the encoder, nor its buffers.
@@ -61,7 +61,8 @@ class Cloning(StepObjective):
     for an untrained policy the two are equal.
 
     Args:
-        encoder: Observations into D dimensions. It is trained itself, not a copy, unless `freeze`.
+        encoder: The encoder of observations into D dimensions. Training changes this module, not a copy, unless
+            `freeze` is set.
         action_dim: A.
         state_dim: P.
         config: Settings of head and encoder.
@@ -89,7 +90,7 @@ class Cloning(StepObjective):
             encoder.requires_grad_(False).eval()
 
     def sampling(self) -> Spec:
-        """Return the spec of the newest H observations and the action there."""
+        """Return the spec of the newest H observations and the action at the newest."""
         spec = self.steps(tuple(range(1 - self.config.history, 1)), 1, state=self.config.use_state)
         if not self.config.brightness:
             return spec

@@ -12,7 +12,7 @@ Where the sources differ:
   - We follow OGBench's form of the paper's NCE (scaled inner product, mean over all pairs and twins, so that the
     positives weigh 1/B).
   - The penalty is JaxGCRL's, which adds 1e-6 to all logits before it; here nothing is added.
-  - JaxGCRL's `binary_nce` is -mean sigmoid(f), which ignores the positives and raises all logits alike; its
+  - JaxGCRL's `binary_nce` is -mean sigmoid(f), which ignores the positives and raises all logits equally; its
     `cosine` divides by the norm of all representations together. Neither is reproduced. For cosines pass products of
     unit vectors.
 """
@@ -53,9 +53,9 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
 
 @in_full_precision
 def reaching_rows(logits: Float[Tensor, " B *twins"]) -> Float[Tensor, " B"]:
-    """Return the actor's cost of each row: minus the critic's value of its own goal, of twins the lesser.
+    """Return the actor's cost of each row: minus the critic's value of the row's own goal, the twins' minimum.
 
     Args:
-        logits: Each situation with the policy's action, with its own goal.
+        logits: Scores of each situation, under the policy's action, with its own goal.
     """
     return -(logits if logits.ndim == 1 else logits.amin(1))

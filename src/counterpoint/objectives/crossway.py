@@ -26,7 +26,7 @@ class CrosswayConfig(FrozenConfig):
     """Settings of the reconstruction.
 
     Attributes:
-        weight: Weight of the term beside the diffusion loss (.1 in the paper). The caller multiplies by it.
+        weight: Weight of the term beside the diffusion loss (0.1 in the paper); the caller multiplies the term by it.
         camera_weights: Weight of each camera's error; None gives each 1, as the paper's configurations do.
         widths: Channels of the image decoder's levels, from the smallest map on; further levels take the last.
         groups: Groups of the normalisation, as in the original.
@@ -47,9 +47,9 @@ class CrosswayConfig(FrozenConfig):
 class CrosswayDecoder(nn.Module):
     """A decoder of the newest observation from the U-Net's bottleneck at the sampled diffusion step.
 
-    After the original's design A, the bottleneck's first step is taken and its M channels cut into 2 by 2 locations.
-    For an image these are repeated over a small map and joined to sines and cosines of the location; residual
-    convolutions and doublings lead to the image. For the state there is an MLP of widths 4 P, 2 P and P.
+    As in the original's design A, the bottleneck's first step is taken, and its M channels are cut into 2 by 2
+    locations. For an image these are repeated over a small map and joined to sines and cosines of the location;
+    residual convolutions and doublings lead to the image. For the state there is an MLP of widths 4 P, 2 P and P.
 
     Differences: the original reconstructs both observations, each from half of the channels, and decodes from a map
     of half the image's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
@@ -96,14 +96,14 @@ class CrosswayDecoder(nn.Module):
 
         Args:
             bottleneck: `Denoised.bottleneck`.
-            frames: Each camera's image, as the encoder gets it.
-            state: Normalised; needed where `state_dim` is not 0.
+            frames: Each camera's image, as given to the encoder.
+            state: The normalised state; needed where `state_dim` is not 0.
 
         Returns:
             The loss, and metrics: `images`, the mean error over cameras without their weights, and `state`.
 
         Raises:
-            BadInputError: When frames or state are of another shape than the decoders.
+            BadInputError: When frames or state have another shape than the decoders' outputs.
         """
         wanted, found = (len(self.images), self.size, self.size, 3), 0 if state is None else state.shape[-1]
         if tuple(frames.shape[1:]) != wanted:

@@ -1,7 +1,7 @@
 """CURL: contrast of two random shifts of one observation with other observations.
 
 Laskin, Srinivas and Abbeel, "CURL: Contrastive Unsupervised Representations for Reinforcement Learning", ICML 2020
-(arXiv 2004.04136). The contrastive term alone, as a baseline of pretraining.
+(arXiv 2004.04136). Only the contrastive term is used, as a baseline of pretraining.
 
     q = phi(aug(o)), k = sg phibar(aug'(o)), F = q^T W k, loss = -mean_i log softmax_row(F)[i, i]
     phibar <- (1 - tau) phibar + tau phi after each step
@@ -45,7 +45,7 @@ class CURL(TargetObjective):
         self.W = nn.Parameter(torch.rand(D, D))
 
     def sampling(self) -> Spec:
-        """Return the spec of one step twice: each gets a shift of its own."""
+        """Return the spec that reads one step twice; each view gets its own shift."""
         return self.steps((0, 0))
 
     def encode(self, batch: Batch) -> Features:

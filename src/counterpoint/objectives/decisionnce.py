@@ -67,8 +67,8 @@ class DecisionNCEConfig(ClipConfig):
         draw: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
         multi_positive: Clips of one instruction are not each other's negatives.
         unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
-        clip_weight: Weight of CLIP's loss on each of the F frames, which the paper has not: where clips are few, it
-            ties frames to the instruction of their scene.
+        clip_weight: Weight of CLIP's loss on each of the F frames. The paper does not have this term. With few clips,
+            the term ties frames to the instruction of their scene.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -116,7 +116,7 @@ def decisionnce_p_loss(
         frames: Raw embeddings of each segment's frames in order, F >= 2.
         text: Raw embeddings of their instructions.
         temperature: Divisor of the rewards.
-        labels: Equal numbers for equal instructions; those clips are not each other's negatives.
+        labels: Equal numbers for equal instructions; clips with equal numbers are not each other's negatives.
     """
     check_clips(frames, text, least=2)
     return symmetric_infonce(potential_rewards(frames, text) / temperature, labels=labels)
@@ -145,7 +145,7 @@ def decisionnce_p_loss_halves(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the authors' -P of an even F: similarities of the later half of the frames minus those of the earlier.
+    """Return the authors' -P of an even F: similarities of the later half of the frames minus the earlier half's.
 
     Not in the paper. With two frames it is `decisionnce_p_loss`, whose arguments it takes.
 
@@ -176,7 +176,7 @@ def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
 
 
 class _DecisionNCE(ClipObjective):
-    """The part that both variants share: all but the reward. Arguments are those of `ClipObjective`."""
+    """The base of both variants, which differ only in the reward. Arguments are those of `ClipObjective`."""
 
     config_type = DecisionNCEConfig
     config: DecisionNCEConfig

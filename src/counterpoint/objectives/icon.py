@@ -65,11 +65,12 @@ class IConConfig(FrozenConfig):
     Attributes:
         temperature: Divisor of the cosines.
         agent_keys: Na, keys of the agent.
-        environment_keys: Ne, keys of the environment. An image with fewer tokens of either does not count.
+        environment_keys: Ne, keys of the environment. An image with fewer tokens of the agent or of the environment
+            does not count.
         gamma: Growth of a layer's weight over the layer before it (Eq. 5).
         weight: lambda of Eq. 6, the weight beside the policy's loss; `ICon` does not apply it.
         keys: `farthest` is Algorithm 1; `random` is Fig. 5's "w/o FPS".
-        keys_per_layer: Sample keys anew for every layer, as the authors do, instead of once an image.
+        keys_per_layer: Sample keys anew for every layer, as the authors do, instead of once per image.
         levels: `all` blocks, or the `last` alone (Fig. 5's "w/o multi-level contrast").
         cameras: The policy's cameras whose tokens are contrasted; by default the first that has masks, which is the
             authors' third-person view. `ICon` itself sees one transformer.
@@ -137,7 +138,7 @@ def farthest_point_sampling(
 
     Args:
         mask: Tokens that may be chosen.
-        count: Tokens a row.
+        count: Number of tokens per row.
         positions: Location of every token, the same for all rows.
         start: The first choice of every row, in its mask; by default uniform over the mask.
         generator: Source of the random start; by default torch's own.
@@ -180,7 +181,7 @@ def random_point_sampling(
 
     Args:
         mask: Tokens that may be chosen.
-        count: Tokens a row.
+        count: Number of tokens per row.
         order: Uniform numbers in [0, 1), of which the largest are chosen; by default sampled by torch's own generator.
     """
     _check_mask(mask, count)
@@ -299,7 +300,7 @@ def icon_loss(
 ) -> Float[Tensor, ""]:
     """Return Eq. 4 with cosines, averaged over images that have enough tokens, and over layers by `weights` (Eq. 5).
 
-    An image qualifies with at least Na tokens of the agent and Ne of the environment; the others get no gradient.
+    An image qualifies with at least Na tokens of the agent and Ne of the environment; other images get no gradient.
 
     Args:
         tokens: Patch tokens of one layer [n, P, D], or of L layers: a sequence of those or [L, n, P, D].

@@ -1,4 +1,4 @@
-"""Imitation with auxiliary terms: a diffusion policy learns from demonstrations, and its encoder from more.
+"""Imitation with auxiliary terms: a diffusion policy learns from demonstrations, its encoder also from other losses.
 
     L = L_pred + sum over terms of lambda L_term          (ICon, Eq. 6)
 
@@ -39,9 +39,9 @@ class PolicyPass:
 
     Attributes:
         frames: uint8 [B, To, C, h, w, 3], cropped to the encoder's size.
-        masks: bool [B, To, C, h, w], the robot's pixels, where the batch has masks.
+        masks: bool [B, To, C, h, w], the robot's pixels; `None` for a batch without masks.
         state: float [B, To, P], normalised, where the policy reads proprioception.
-        bottleneck: [B, M, k], the U-Net's innermost features; `None` of another network.
+        bottleneck: [B, M, k], the U-Net's innermost features; `None` for another network.
         batch: The whole batch.
     """
 
@@ -53,7 +53,7 @@ class PolicyPass:
 
 
 class AuxiliaryTerm(nn.Module):
-    """A loss beside imitation.
+    """A loss that is added to the imitation loss.
 
     Args:
         weight: lambda.
@@ -64,11 +64,11 @@ class AuxiliaryTerm(nn.Module):
         self.weight = weight
 
     def demand(self, spec: Spec) -> Spec:
-        """Return the spec of the policy's batches with what this term needs added."""
+        """Return the spec of the policy's batches with the reads that this term needs."""
         return spec
 
     def own_sampling(self) -> Spec | None:
-        """Return the spec of batches of its own, whose keys begin with the term's name and a dot. Default: none."""
+        """Return the spec of the term's own batches; keys begin with the term's name and a dot. Default: none."""
         return None
 
     def forward(self, run: PolicyPass, name: str) -> LossOutput:
@@ -83,7 +83,7 @@ class IConTerm(AuxiliaryTerm):
     """The inter-token contrast in the encoder's vision transformers (ICon, Eq. 4 to 6), the mean over cameras.
 
     Args:
-        encoder: The policy's, of kind `vit`.
+        encoder: The policy's encoder, of kind `vit`.
         cameras: Indices of the encoder's cameras that have the loss.
         config: Settings of ICon.
 
@@ -126,7 +126,7 @@ class CrosswayTerm(AuxiliaryTerm):
 
     Args:
         decoder: Decoder of images and proprioception.
-        weight: 0.1 in the paper.
+        weight: lambda; 0.1 in the paper.
     """
 
     def __init__(self, decoder: CrosswayDecoder, weight: float) -> None:
@@ -141,10 +141,10 @@ class CrosswayTerm(AuxiliaryTerm):
 
 
 class ObjectiveTerm(AuxiliaryTerm):
-    """An objective on transitions, on batches of its own, through the policy's encoder.
+    """An additional loss term: an objective on transitions that draws its own batches and trains the policy's encoder.
 
     Args:
-        objective: Built around the policy's encoder.
+        objective: The objective, built around the policy's encoder.
         weight: lambda.
         crop: Side of random windows, where the policy's images are cropped; 0 where they are not.
     """
@@ -179,7 +179,7 @@ class ImitationFeatures(Features):
     """The outputs of the policy's networks.
 
     Attributes:
-        terms: Name of a term -> its loss, without its weight; empty where nothing is trained.
+        terms: Losses of the terms by name, without their weights; empty in validation.
         errors: Errors of sampled actions (`action_errors`); empty in training.
     """
 
@@ -187,20 +187,21 @@ class ImitationFeatures(Features):
     errors: dict[str, Tensor]
 
     def float(self) -> ImitationFeatures:
-        """Return the features as they are: the loss widens what it reads."""
+        """Return the features as they are, since the loss widens the tensors that it reads."""
         return self
 
 
 def action_errors(
     planned: Float[Tensor, "B T A"], demonstrated: Float[Tensor, "B T A"], normalizer: LinearNormalizer
 ) -> dict[str, Tensor]:
-    """Return how far sampled actions are from demonstrated ones, in units of half the training range.
+    """Return the errors of sampled actions against demonstrated actions, in units of half the training range.
 
-    The error of the noise hides undertraining: it is small where the actions that are executed are not.
+    The error of the noise hides undertraining: it can be small while the errors of executed actions are large.
 
     Returns:
-        `action_error`, the root mean square over all dimensions; `action_error/0` ... of each; and `gripper_wrong`, the
-        share of steps at which the last dimension (the gripper's, with one arm) lies on the other side of its middle.
+        `action_error`, the root mean square over all dimensions; `action_error/0` ..., that of each dimension; and
+        `gripper_wrong`, the share of steps at which the last dimension (the gripper's, with one arm) lies on the other
+        side of its middle.
     """
     found, wanted = normalizer(planned.float()), normalizer(demonstrated.float())
     squared = (found - wanted).square().mean((0, 1))
@@ -213,15 +214,15 @@ class Imitation(Objective):
     """A diffusion policy's objective.
 
     `encode` also computes the losses of auxiliary terms, from the tensors of its pass over the batch. Nothing is
-    gathered across processes: no sample is another one's negative, so each process has a loss of its own and gradients
-    are averaged.
+    gathered across processes: no sample is another's negative, so each process has its own loss, and gradients are
+    averaged.
 
     Metrics: `imitation`, the error of the network's output; of each term `NAME/loss` and its own metrics. In validation
     the policy also plans from every window, and `action_errors` of the steps that would be executed are logged.
 
     Args:
-        policy: Encoder, denoising network and normalisers; trained itself, not a copy.
-        terms: Name -> auxiliary term.
+        policy: The policy: encoder, denoising network and normalisers. Training changes this module, not a copy.
+        terms: Auxiliary terms by name.
     """
 
     across_ranks = False
@@ -312,7 +313,7 @@ class Imitation(Objective):
         return {"policy": self.policy}
 
     def _errors(self, condition: Tensor, actions: Tensor) -> dict[str, Tensor]:
-        """Return the errors of the executed part of one plan a window, from the same noise every time."""
+        """Return the errors of the executed part of one plan per window, from the same noise every time."""
         head = self.policy.head
         first = head.config.obs_steps - 1
         executed = slice(first, first + head.config.executed)
@@ -323,7 +324,7 @@ class Imitation(Objective):
         return cast("dict[str, AuxiliaryTerm]", dict(self.terms.items()))
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped alike; in validation at the centre."""
+        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped as one; validation crops the centre."""
         size, crop = self._spec.crop, batch.get("crop")
         if "frames" not in batch:  # a policy without cameras
             B, To = len(batch["actions"]), self.policy.history

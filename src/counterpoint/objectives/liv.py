@@ -55,7 +55,7 @@ class LIVConfig(ClipConfig):
 
     Attributes:
         discount: gamma.
-        num_negatives: N, other clips each goal is contrasted with.
+        num_negatives: N, the number of other clips that each goal is contrasted with.
         image_weight: Weight of VIP towards the image goal.
         text_weight: Weight of VIP towards the instruction.
         clip_weight: Weight of the CLIP term.
@@ -92,14 +92,14 @@ def liv_loss(
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, o_T), o_T the clip's last frame.
         text: Raw embedding of each clip's instruction.
         rewards: 0 where o_t is o_g, -1 elsewhere (`vip.goal_rewards`).
-        image_negatives: For each row the N rows it is contrasted with under its image goal; `None` for none.
-        text_negatives: The same under its instruction.
+        image_negatives: For each row, the N rows that it is contrasted with under its image goal; `None` for no
+            contrast.
+        text_negatives: For each row, the N rows that it is contrasted with under its instruction.
         discount: gamma.
         image_weight: Weight of VIP towards the image goal.
         text_weight: Weight of VIP towards the instruction.
         clip_weight: Weight of the CLIP term.
-        labels: Equal numbers for equal instructions, which then are not each other's negatives in the CLIP
-            term.
+        labels: Equal numbers for equal instructions, which are then not each other's negatives in the CLIP term.
         similarity: Similarity of state and goal in the two value terms; the CLIP term always has cosines.
         epsilon: See `vip.dual_value_loss`.
     """

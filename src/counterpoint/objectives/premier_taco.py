@@ -76,7 +76,7 @@ def premier_taco_window_loss(
     *,
     valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return `premier_taco_loss` with several negatives a row (Appendix D), averaged within each row first.
+    """Return `premier_taco_loss` with several negatives per row (Appendix D), averaged within each row first.
 
     Args:
         predicted: g.
@@ -152,9 +152,9 @@ class FutureConfig(StepConfig):
 
     Attributes:
         steps: K.
-        shift_together: Shift all observations of a sample alike. With independent shifts (the authors' code), two
-            states of a window differ by up to 2 `shift` pixels before anything has moved, which at small sizes hides
-            the differences between the window's negatives.
+        shift_together: Shift all observations of a sample by the same amount. With independent shifts (the authors'
+            code), two states of a window differ by up to 2 `shift` pixels before anything has moved, which at small
+            sizes hides the differences between the window's negatives.
         heads: `paper` or `released`, see `FutureHeads`.
         hidden: Width of G, and of the paper's H.
         action_hidden: Width of the paper's psi.
@@ -315,7 +315,7 @@ def _scores(
 
 
 def _row_mean(values: Float[Tensor, "B N"], valid: Bool[Tensor, "B N"]) -> Float[Tensor, ""]:
-    """Return the mean over each row's valid entries, then over rows that have any; 0 where none has."""
+    """Return the mean over each row's valid entries, then over rows with valid entries; 0 if there are none."""
     counts = valid.sum(1)
     rows = values.where(valid, 0).sum(1) / counts.clamp(min=1)
     return rows.sum() / (counts > 0).sum().clamp(min=1)

@@ -97,7 +97,7 @@ class R3MConfig(ClipConfig):
     """Settings of R3M.
 
     Attributes:
-        num_negatives: N, other clips in each softmax.
+        num_negatives: N, the number of other clips in each softmax.
         time_weight: lambda_1.
         language_weight: lambda_2; the authors' base configuration has 0.
         l1_weight: lambda_3.

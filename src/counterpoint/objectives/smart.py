@@ -161,7 +161,7 @@ class ControlTransformer(nn.Module):
         return predicted
 
     def _tokens(self, observed: Tensor, acted: Tensor) -> Tensor:
-        """Interleave [B, L, width] of either kind to [B, 2 L, width]."""
+        """Interleave the observations' and the actions' tokens, [B, L, width] each, to [B, 2 L, width]."""
         tokens: Tensor = self.dropout(torch.stack([observed, acted], 2).flatten(1, 2) + self.position)
         return tokens
 
@@ -176,7 +176,7 @@ def forward_prediction_loss(predicted: Float[Tensor, "B T D"], following: Float[
     """Return the squared error of predicted embeddings, mean over samples, steps and dimensions.
 
     Args:
-        predicted: From the tokens up to (o_t, a_t).
+        predicted: Predictions from the tokens up to (o_t, a_t).
         following: phibar(o_{t+1}); gets no gradient.
     """
     hint = "leave out the first observation of the context, which nothing predicts"
@@ -193,7 +193,7 @@ def sample_masks(
     Args:
         noise: Uniform in [0, 1).
         actions: Largest share of the actions; at least one is masked.
-        observations: Largest share of the observations, the first and the last never among them.
+        observations: Largest share of the observations; the first and the last are never masked.
 
     Returns:
         Masked actions and masked observations.
@@ -250,7 +250,7 @@ class SMART(TargetObjective):
         return Features(rows | {"hindsight": hindsight, "masked": masked_actions})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the sum of the three; metrics give each error beside that of a prediction that ignores its input."""
+        """Return the sum of the three losses; metrics also give the error of a prediction that ignores its input."""
         rows, mask, actions = features.rows, batch["action_mask"], batch["actions"]
         between = actions[:, :-1]
         forward = forward_prediction_loss(rows["next"], rows["following"])

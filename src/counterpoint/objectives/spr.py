@@ -2,7 +2,7 @@
 
 Schwarzer et al., "Data-Efficient Reinforcement Learning with Self-Predictive Representations", ICLR 2021
 (arXiv 2007.05929); "Pretraining Representations for Data-Efficient Reinforcement Learning", NeurIPS 2021
-(arXiv 2106.04799). The self-predictive term alone, as a baseline of pretraining.
+(arXiv 2106.04799). Only the self-predictive term is used, as a baseline of pretraining.
 
     z_t = phi(o_t), zhat_t = z_t, zhat_{t+j} = h(zhat_{t+j-1}, a_{t+j-1}), j = 1 ... J
     yhat_{t+j} = q(g(zhat_{t+j})), y_{t+j} = sg gbar(phibar(o_{t+j}))

@@ -1,4 +1,4 @@
-"""The bases of objectives on transitions, and what they share: action checks and small networks."""
+"""The base classes of objectives on transitions, and their shared action checks and small networks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StepObjective(Objective):
     float32 [B, K] where the spec has them.
 
     Args:
-        encoder: Observations into D dimensions; kept after training.
+        encoder: The encoder of observations into D dimensions; kept after training.
         action_dim: A, of the largest action space; 0 without actions.
         config: Settings; by default those of `config_type`.
 
@@ -104,7 +104,7 @@ class TargetConfig(StepConfig):
 
 
 class TargetObjective(StepObjective):
-    """Base of objectives whose targets come from a moving average of the encoder, and of a map behind it.
+    """Base of objectives whose targets come from a moving average of the encoder and of a map after it.
 
     Arguments are those of `StepObjective`. By default the loss is InfoNCE of the features `predicted` with `future`,
     both [B, P].
@@ -116,7 +116,7 @@ class TargetObjective(StepObjective):
     config: TargetConfig
 
     def track(self, *behind: nn.Module) -> None:
-        """Set `target` to a copy of the encoder and the maps behind it."""
+        """Set `target` to a copy of the encoder and the maps after it."""
         self._online = [self.encoder, *behind]
         self.target = frozen_copy(nn.Sequential(*self._online))
 
@@ -139,7 +139,7 @@ class TargetObjective(StepObjective):
 
 
 def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
-    """Refuse action sequences of another shape than [B, `steps`, `action_dim`]."""
+    """Refuse action sequences whose shape is not [B, `steps`, `action_dim`]."""
     if actions.ndim != 3 or actions.shape[1:] != (steps, action_dim):
         hint = "give the objective the data's number of action dimensions, the widest task's where they differ"
         raise BadInputError("actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)

@@ -79,7 +79,7 @@ class TACO(FutureObjective):
         return Features(rows=rows)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the sum of the terms; metrics are those of F, and each term where there are several."""
+        """Return the sum of the terms; metrics are those of F and, if there are several terms, each term."""
         rows = features.rows
         logits = rows["predicted"] @ rows["future"].T
         terms = {"taco": infonce(logits)}

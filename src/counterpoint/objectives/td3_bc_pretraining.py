@@ -57,11 +57,11 @@ class TD3BCPretrainingConfig(StepConfig):
         alpha: Weight of the value against cloning.
         discount: gamma.
         ema: Rate of the soft updates.
-        actor_every: Steps of Q for each one of the policy.
+        actor_every: Steps of Q per step of the policy.
         target_noise: Standard deviation of the noise on target actions.
         target_noise_clip: Largest absolute value of that noise.
         hidden: Width of the two hidden layers of policy and Q.
-        encoder_learns_from: Losses whose gradients reach the encoder: the critic's alone, or both.
+        encoder_learns_from: Losses whose gradients reach the encoder: only the critic's, or both.
     """
 
     alpha: float = Field(default=2.5, gt=0)
@@ -80,8 +80,8 @@ def smoothed_action(
     """Add clipped noise to an action, and clip the sum to [-1, 1].
 
     Args:
-        action: In [-1, 1].
-        noise: Standard normal.
+        action: Actions in [-1, 1].
+        noise: Standard normal numbers.
         scale: Standard deviation of the noise.
         limit: Largest absolute value of the noise.
     """
@@ -97,7 +97,7 @@ def td3_target(
 
     Args:
         rewards: r_t.
-        next_values: Both Qbar of the next embedding and the smoothed target action.
+        next_values: Both target values, Qbar, of the next embedding and the smoothed target action.
         discount: gamma.
     """
     return rewards + discount * next_values.amin(1)

@@ -74,7 +74,7 @@ def td_infonce_loss(
     *,
     discount: float,
 ) -> Float[Tensor, ""]:
-    """Return TD InfoNCE (Eq. 10, 17): the next state's row cross entropy and the importance-weighted future's.
+    """Return TD InfoNCE (Eq. 10, 17): row cross entropies of the next state and of the importance-weighted future.
 
     Args:
         next_logits: Situations with the next states of the batch; the diagonal holds the pairs.
@@ -100,7 +100,7 @@ def goal_reaching_rows(goal_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor
     """Return -log p(g | s, a, g) up to a constant of each row (Eq. 11): row cross entropies of the twins' minimum.
 
     Args:
-        goal_logits: Situations with the policy's actions, with the goals of the batch.
+        goal_logits: Scores of situations, under the policy's actions, with the goals of the batch.
     """
     check_square(goal_logits=goal_logits)
     return -_log_softmax(_least(goal_logits)).diagonal()
@@ -120,14 +120,14 @@ def cloned_actor_loss(
     weight: float,
     mask: Float[Tensor, " B"] | Bool[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the offline actor's loss, `weight` of it towards the data's actions (Appendix D.3).
+    """Return the offline actor's loss, in which cloning the data's actions has the share `weight` (Appendix D.3).
 
     It is the mean over rows of weight * mask * mean_d (a - a_orig)^2 + (1 - weight) * goal_rows.
 
     Args:
         goal_rows: The other loss, row by row: `goal_reaching_rows`.
         actions: The policy's actions for the data's future goals.
-        data_actions: The data's actions there.
+        data_actions: The data's actions in the same situations.
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
         mask: 0 for rows whose action is not to be cloned.
     """
@@ -141,10 +141,10 @@ def cloned_actor_loss(
 
 
 def check_square(**logits: Tensor) -> None:
-    """Refuse logits that are not [B, B] or [B, B, twins], or not all of one shape.
+    """Refuse logits whose shape is not [B, B] or [B, B, twins], or that differ in shape.
 
     Args:
-        logits: By the name of the argument.
+        logits: Logits, by the name of their argument.
 
     Raises:
         BadInputError: Naming the argument at fault.

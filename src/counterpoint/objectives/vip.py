@@ -47,7 +47,7 @@ class VIPConfig(ClipConfig):
 
     Attributes:
         discount: gamma.
-        num_negatives: N, other clips each goal is contrasted with.
+        num_negatives: N, the number of other clips that each goal is contrasted with.
         l1_weight: Weight of the mean L1 norm of the embeddings.
         l2_weight: Weight of the mean L2 norm of the embeddings.
     """
@@ -82,7 +82,7 @@ def dual_value_loss(
         rewards: r of the transition o_t -> o_{t+1}.
         value: V(o; g) from the two embeddings.
         discount: gamma.
-        negatives: For each row the N rows whose o_t, o_{t+1} are scored against its goal with r = -1.
+        negatives: For each row, the N rows whose o_t and o_{t+1} are scored against its goal with r = -1.
         epsilon: Added to the means inside the logarithms; the authors use 1e-8.
     """
     first, now, after = value(states, goal[:, None]).unbind(1)
@@ -112,9 +112,9 @@ def vip_loss(
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}); further frames are ignored.
         rewards: 0 where o_t is the goal, -1 elsewhere (`goal_rewards`).
         discount: gamma.
-        negatives: For each row the N rows it is contrasted with (`other_rows`); `None` for none.
+        negatives: For each row, the N rows that it is contrasted with (`other_rows`); `None` for no contrast.
         l1_weight: Weight of the mean L1 norm of the four embeddings.
-        l2_weight: Weight of their mean L2 norm.
+        l2_weight: Weight of the mean L2 norm of the four embeddings.
         value: V(o; g) from the two embeddings.
         epsilon: See `dual_value_loss`.
     """

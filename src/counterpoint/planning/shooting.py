@@ -1,4 +1,4 @@
-"""MPPI and the cross-entropy method: planners that sample plans, score them and keep what scored well.
+"""MPPI and the cross-entropy method: planners that sample plans, score them and keep the best.
 
 A planner is given a function that scores plans from the present state, and knows nothing else of the task::
 
@@ -31,10 +31,11 @@ class ShootingConfig(FrozenConfig):
     """The effort and the reach of a planner.
 
     Attributes:
-        horizon: H, actions ahead.
-        samples: B, plans a round; one of them is the present plan.
+        horizon: H, the number of actions that a plan looks ahead.
+        samples: B, plans per round; one of them is the present plan.
         rounds: Rounds of sampling before each action.
-        knots: Knots of the disturbances, linear in between; the more, the jerkier. H makes them independent.
+        knots: Number of knots of the disturbances, linear in between. More knots give jerkier plans; with H knots,
+            steps are independent.
         noise: Largest standard deviation of the disturbances, in action units.
     """
 
@@ -49,10 +50,10 @@ class Shooting:
     """Base of the planners; a planner writes `improve` and names its settings.
 
     Args:
-        score: Scores plans from the present state.
+        score: A function that scores plans from the present state.
         action_dim: A.
         config: Settings; `config_type()` by default.
-        low: Least value of each action, a number or [A].
+        low: Least value of each action, one number or [A].
         high: Largest value of each action.
 
     Raises:
@@ -105,7 +106,7 @@ class Shooting:
         raise NotImplementedError
 
     def _disturbed(self, sizes: Any, samples: int) -> Array:
-        """Return plans [B, H, A] around the present one, which is the first; `sizes` scale standard normal knots."""
+        """Return plans [B, H, A]: first the present plan, then disturbed ones; `sizes` scale standard normal knots."""
         knots = self._rng.standard_normal((samples, self._basis.shape[1], self._shape[1]))
         disturbances = sizes * (self._basis @ knots)
         disturbances[0] = 0
@@ -164,7 +165,7 @@ class CEMConfig(ShootingConfig):
 
     Attributes:
         rounds: Rounds of sampling before each action; the spread shrinks from one to the next.
-        elites: Best plans that the next round is fitted to.
+        elites: Number of best plans that the next round is fitted to.
         least: Least standard deviation after the first round, in action units.
     """
 
@@ -204,7 +205,7 @@ class CEM(Shooting):
 
 
 def _extended(plan: Array, steps: int) -> Array:
-    """Return the first `steps` actions of a plan, its last one repeated where it is shorter."""
+    """Return the first `steps` actions of a plan; a shorter plan repeats its last action."""
     return np.asarray(plan[np.minimum(np.arange(steps), len(plan) - 1)])
 
 

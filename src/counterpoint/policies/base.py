@@ -21,7 +21,7 @@ class Policy(Protocol):
         """
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return whether the next `act` reads each row's images; where it does not, they may hold anything.
+        """Return, for each row, whether the next `act` reads its images; images that are not read may hold anything.
 
         A policy that executes several actions of a plan need not see the steps in between, and rendering is most of
         a simulation's work. State is always needed. The first observation after `reset` is always read.

@@ -1,4 +1,4 @@
-"""From chunks of actions to one action a step, in many environments whose episodes begin at different times.
+"""Turn chunks of actions into one action per step, in many environments whose episodes begin at different times.
 
 A policy that predicts K actions at once plans now and then. `RecedingHorizon` executes the first few of each plan
 (Chi et al., "Diffusion Policy", RSS 2023, section IV.C); `TemporalEnsemble` plans at every step and averages all
@@ -29,7 +29,7 @@ class ActionChunks:
         self._plans: dict[int, list[Array]] = {}
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Forget the plans of these rows: their episodes begin."""
+        """Forget the plans of these rows, whose episodes begin."""
         for row in rows:
             self._plans.pop(row, None)
 
@@ -85,7 +85,7 @@ class RecedingHorizon(ActionChunks):
 class TemporalEnsemble(ActionChunks):
     """A weighted mean of all predictions of a step, with a plan at every step.
 
-    The i-th oldest prediction weighs exp(-decay i), i from 0: the oldest most.
+    The i-th oldest prediction has the weight exp(-decay i), i from 0, so that the oldest weighs most.
 
     Args:
         decay: m; 0.01 in ACT. 0 is the mean.

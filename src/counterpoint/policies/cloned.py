@@ -1,4 +1,4 @@
-"""A cloned policy: an encoder and a head that predicts one action a step."""
+"""A cloned policy: an encoder and a head that predicts one action per step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from counterpoint.policies.heads import ActionHead, HeadConfig
 
 
 class PolicyConfig(EncodedPolicyConfig):
-    """All that is needed to build a saved policy again.
+    """The settings from which a saved policy is built again.
 
     Attributes:
         head: Settings of the head.
@@ -28,10 +28,10 @@ class ClonedPolicy(EncodedPolicy):
     """A policy that predicts one action from the newest observations.
 
     Args:
-        encoder: Observations into D dimensions.
-        head: Embeddings into actions.
-        demonstrations: The training data in numbers. Their instruction is the policy's, where it reads language;
-            another may be given as `instruction`.
+        encoder: The encoder of observations into D dimensions.
+        head: The head from embeddings to actions.
+        demonstrations: Statistics of the training data. A policy that reads language takes its instruction from them,
+            or the `instruction` that is given.
         cameras: Names of the cameras, in the encoder's order.
     """
 

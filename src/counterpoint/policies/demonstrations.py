@@ -1,4 +1,4 @@
-"""The demonstrations of a policy in numbers: ranges of actions and proprioception, the task, the rate."""
+"""Facts about a policy's demonstrations: ranges of actions and proprioception, the task, the rate."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class Demonstrations(FrozenConfig):
 
     Attributes:
         count: Number of episodes.
-        instruction: The instruction of all; empty where they have several.
+        instruction: The instruction of all demonstrations; empty if they have several instructions.
         actions: Statistics of A dimensions.
         state: Statistics of P dimensions of the state; `None` where there is none.
-        sources: Sources of the state in its order, and their numbers; the robot's `state` alone where it is empty.
-        fps: Actions a second; `None` where it is unknown, or not the same everywhere.
+        sources: Sources of the state in order, with the number of dimensions of each; empty means only the robot's
+            `state`.
+        fps: Actions a second; `None` if the rate is unknown or differs between demonstrations.
         frame: Height and width of the recorded images; `None` where they are unknown.
     """
 
@@ -46,7 +47,7 @@ class Demonstrations(FrozenConfig):
 
     @property
     def state_dim(self) -> int:
-        """Number of dimensions of the state, P; 0 without any."""
+        """Number of dimensions of the state, P; 0 without a state."""
         return len(self.state.mean) if self.state is not None else 0
 
     @classmethod

@@ -108,7 +108,7 @@ class NoiseSchedule(nn.Module):
 
 
 def gaussian(shape: tuple[int, ...], device: torch.device, generator: Generators = None) -> Tensor:
-    """Return standard normal numbers; equal ones on every device when the generator is a CPU's.
+    """Return standard normal numbers; a generator of the CPU gives the same numbers on every device.
 
     With a generator for each row, a row's numbers do not depend on the rows beside it.
     """
@@ -137,7 +137,7 @@ def _clean(level: float, prediction: Prediction) -> tuple[float, float]:
 
 
 def _ddim(level: float, after: float, prediction: Prediction) -> Update:
-    """Return Eq. 12 of Song et al. (2021) without noise; epsilon is the network's, not that of the clipped sample."""
+    """Return Eq. 12 of Song et al. (2021) without noise; epsilon is the network's, not the clipped sample's."""
     if prediction == "epsilon":
         from_sample, from_output = 0.0, (1 - after) ** 0.5
     elif prediction == "v":
@@ -183,7 +183,7 @@ class DiffusionHead(nn.Module):
 
     Args:
         action_dim: A.
-        condition_dim: O, the numbers of one observation: its embedded cameras and its normalised state.
+        condition_dim: O, the width of one observation: its embedded cameras and its normalised state.
         config: Network and sampler.
     """
 

@@ -26,13 +26,13 @@ from counterpoint.policies.normalizer import LinearNormalizer
 
 
 class DiffusionPolicyConfig(EncodedPolicyConfig):
-    """All that is needed to build a saved policy again.
+    """The settings from which a saved policy is built again.
 
     Attributes:
         diffusion: Settings of the head.
         use_state: Read proprioception.
-        state_embed_dim: Outputs of the linear layer that embeds it; 0: none.
-        ensemble: Decay of the temporal ensemble; `None`: receding horizon.
+        state_embed_dim: Outputs of the linear layer that embeds proprioception; 0 for no layer.
+        ensemble: Decay of the temporal ensemble; `None` for a receding horizon.
     """
 
     diffusion: DiffusionConfig
@@ -42,12 +42,12 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
 
 
 def condition_width(encoder: ObservationEncoder, state_dim: int, state_embed_dim: int = 0) -> int:
-    """Return the numbers of one observation that a head is conditioned on.
+    """Return the width of one observation that a head is conditioned on.
 
     Args:
         encoder: Encoder of images.
-        state_dim: Numbers of proprioception; 0 where it is not read.
-        state_embed_dim: Outputs of the layer that embeds it; 0 for none.
+        state_dim: Dimensions of proprioception; 0 where it is not read.
+        state_embed_dim: Outputs of the layer that embeds proprioception; 0 for no layer.
     """
     return encoder.embed_dim + ((state_embed_dim or state_dim) if state_dim else 0)
 
@@ -56,14 +56,14 @@ class DiffusionPolicy(EncodedPolicy):
     """A policy that denoises plans of actions.
 
     Args:
-        encoder: Observations into D dimensions: of single frames, without language.
-        head: Embeddings into plans; its builder normalises its actions.
-        state_dim: P, numbers of proprioception.
+        encoder: The encoder of observations into D dimensions, for single frames and without language.
+        head: The head from embeddings to plans; the head's builder sets the normalisation of actions.
+        state_dim: P, the dimensions of proprioception.
         use_state: Read proprioception, normalised by the demonstrations' range.
         state_embed_dim: Outputs of a linear layer between normalised proprioception and head; 0 for none.
         frame: See `EncodedPolicy`, as for `cameras` and `demonstrations`.
         ensemble: Decay of ACT's temporal ensemble over the first `head.config.executed` actions of plans made at
-            every step, as in ICon; `None` executes as many of each plan.
+            every step, as in ICon; `None` executes this number of actions of each plan.
 
     Raises:
         BadInputError: When encoder, head, frame and cameras do not fit together.
@@ -118,11 +118,11 @@ class DiffusionPolicy(EncodedPolicy):
     def condition(
         self, frames: UInt8[Tensor, "B To C h w 3"], state: Float[Tensor, "B To P"] | None
     ) -> Float[Tensor, "B To O"]:
-        """Return the head's input: of each observation its embedded cameras, then its proprioception.
+        """Return the head's input: for each observation, its embedded cameras, then its proprioception.
 
         Args:
-            frames: Cropped to the encoder's size.
-            state: In the robot's units; ignored unless the policy uses it.
+            frames: Images, cropped to the encoder's size.
+            state: Proprioception in the robot's units; ignored unless the policy uses it.
         """
         B, To = frames.shape[:2]
         return self._condition(self.encoder(frames.flatten(0, 1)).view(B, To, self.encoder.embed_dim), state)
@@ -148,13 +148,13 @@ class DiffusionPolicy(EncodedPolicy):
         steps: int | None = None,
         spacing: Spacing | None = None,
     ) -> Self:
-        """Return a copy with the same weights that acts otherwise; `None` keeps what it has.
+        """Return a copy with the same weights and other settings for acting; `None` keeps a setting.
 
         Args:
             ensemble: Decay of the temporal ensemble.
-            sampler: The sampler; without `steps` it takes its usual number.
+            sampler: The sampler; without `steps` it takes its usual number of steps.
             steps: Steps of sampling.
-            spacing: Which steps of training's schedule these are.
+            spacing: The rule that chooses these steps from training's schedule.
 
         Raises:
             BadInputError: When the schedule has fewer steps, or the decay is below 0.

@@ -63,14 +63,14 @@ class Episode:
         self.moments: deque[Moment] = deque(maxlen=history)
 
     def see(self, images: Array | None, state: Array, instruction: str) -> None:
-        """Remember an observation [C, h, w, 3]; frames before the first of an episode repeat it."""
+        """Remember an observation [C, h, w, 3]; before an episode's start, its first frame is repeated."""
         if images is not None:
             self._frames.extend([images] * (1 if self._frames else self._frames.maxlen or 1))
             images = np.stack(self._frames, axis=1).reshape(-1, *images.shape[1:])
         self.moments.append(Moment(images, state, instruction))
 
     def window(self) -> list[Moment]:
-        """Return H moments, the oldest first; those before the episode repeat its first."""
+        """Return H moments, the oldest first; before an episode's start, its first moment is repeated."""
         return [self.moments[0]] * ((self.moments.maxlen or 1) - len(self.moments)) + list(self.moments)
 
     def next_generator(self) -> torch.Generator:
@@ -100,16 +100,16 @@ class Window:
 
 
 class EncodedPolicyConfig(FrozenConfig):
-    """The part of a saved policy's configuration that all kinds have.
+    """The part of a saved policy's configuration that all kinds of policy have.
 
     Attributes:
         encoder: The encoder.
         action_dim: A.
         state_dim: P.
-        frame: Height and width of its images before they are cropped, in pixels.
+        frame: Height and width of the policy's images before they are cropped, in pixels.
         cameras: Names of the cameras, in the encoder's order; empty if they are not known.
         instruction: The task, for a policy that reads language.
-        demonstrations: The training data in numbers, as a record; normalisation is among the weights.
+        demonstrations: Statistics of the training data, as a record; the normalisation is among the weights.
     """
 
     encoder: ObservationConfig
@@ -127,15 +127,16 @@ class EncodedPolicy(nn.Module, SavedModel):
     Subclasses write `plan`, `config` and `build`.
 
     Args:
-        encoder: Observations into D dimensions; one of kind "none" for a policy of proprioception alone.
-        chunks: The way plans become actions.
+        encoder: The encoder of observations into D dimensions; of kind "none" for a policy that reads only
+            proprioception.
+        chunks: The rule by which plans become actions.
         history: H, the observations of a plan.
-        state_dim: P, numbers of proprioception.
-        use_state: Read them.
-        frame: Height and width of its images, in pixels. If they are larger than the encoder's, training crops them at
-            random, and acting crops their centre.
+        state_dim: P, the dimensions of proprioception.
+        use_state: Read proprioception.
+        frame: Height and width of the policy's images, in pixels. If they are larger than the encoder's, training crops
+            the images at random, and acting crops their centre.
         cameras: Names of the cameras, in the encoder's order; without them, images keep the observation's order.
-        demonstrations: The training data in numbers, kept beside the policy.
+        demonstrations: Statistics of the training data, kept beside the policy.
 
     Attributes:
         instruction: The task, for a policy that reads language; by default the demonstrations' only one.
@@ -170,12 +171,12 @@ class EncodedPolicy(nn.Module, SavedModel):
 
     @property
     def stack(self) -> int:
-        """Number of frames of an observation and camera, S."""
+        """S, the number of frames per observation and camera."""
         return self.encoder.config.stack
 
     @property
     def state_sources(self) -> dict[str, int]:
-        """Source of the state, in its order -> its numbers; empty where none is read."""
+        """The number of dimensions of each source of the state, in order; empty if no state is read."""
         known = self.demonstrations.sources if self.demonstrations is not None else {}
         return (known or {"state": self.state_dim}) if self.use_state else {}
 
@@ -212,7 +213,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         self._chunks.reset(rows)
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return whether each row reads its next images: those of the newest observations of a plan."""
+        """Return whether each row reads its next images, which it does for the newest observations of a plan."""
         return self._plans_soon(rows) if self.encoder.config.cameras else [False] * len(rows)
 
     @torch.no_grad()
@@ -256,7 +257,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return self.config().model_dump(mode="json"), self.state_dict()
 
     def describe(self) -> Description:
-        """Return what the model card says of the policy."""
+        """Return the policy's description for the model card."""
         config, encoder = self.config(), self.encoder.config
         usage = 'action = model.select_action(observation)  # images by camera, "state"'
         size = f"{encoder.size} x {encoder.size}"
@@ -352,7 +353,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return np.asarray(plans)
 
     def _encode(self, moments: list[Moment]) -> None:
-        """Encode all that no plan has used yet, at once; a moment that fills several positions is encoded once."""
+        """Encode all moments that are not encoded yet, at once, and a moment at several positions only once."""
         fresh = list({id(moment): moment for moment in moments if moment.embedded is None}.values())
         if not fresh:
             return
@@ -387,7 +388,7 @@ def _pixels(value: Any, at: NDArray[np.intp]) -> Array:
 
 
 def _batched(observation: Observation) -> tuple[dict[str, Any], bool, Tensor | None]:
-    """Return the observation of n robots, whether it is of one robot, and a tensor of it, if it has any."""
+    """Return the observation as a batch of n robots, True if it was of one robot, and one of its tensors, if any."""
     arrays = {name: value for name, value in observation.items() if hasattr(value, "ndim")}
     state = _find(arrays, ("state", "observation.state"))
     single = state.ndim == 1 if state is not None else all(value.ndim == 3 for value in arrays.values())

@@ -20,14 +20,14 @@ class HeadConfig(FrozenConfig):
     """Settings of a cloned policy's head.
 
     Attributes:
-        history: Observations that the policy reads, the newest last. 1 makes the head an MLP, more make it
+        history: Observations that the policy reads, the newest last. With 1 the head is an MLP, with more it is
             ResNet-T's decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
         use_state: Read proprioception too, normalised by the demonstrations' mean and deviation.
         language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper's is BERT's).
         hidden: Width of the MLP's hidden layers; 1024 in the paper.
-        token: Width of the decoder's tokens. This and the next four are LIBERO's numbers.
+        token: Width of the decoder's tokens. The defaults of this and the next four are LIBERO's.
         layers: Layers of the decoder.
-        heads: Heads of attention, each as wide as a token.
+        heads: Number of attention heads, each as wide as a token.
         feedforward: Hidden width of the decoder's layers.
         dropout: Dropout within the decoder, and of whole feed-forward parts.
     """
@@ -173,7 +173,7 @@ class ActionHead(nn.Module):
 
         Args:
             embedded: H observations, the oldest first.
-            valid: False where an observation lies before the episode's first step; those are ignored.
+            valid: False where an observation lies before the episode's first step; it is then ignored.
             state: Proprioception of the observations; needed with `use_state`.
             instructions: B texts; needed with `language`.
         """

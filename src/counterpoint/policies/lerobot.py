@@ -47,7 +47,7 @@ class CounterpointConfig(PreTrainedConfig):  # type: ignore[misc]
     """LeRobot's configuration of a policy.
 
     Attributes:
-        model: The policy's own saved configuration: `kind` and `config`.
+        model: The policy's saved configuration: `kind` and `config`.
     """
 
     model: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class CounterpointConfig(PreTrainedConfig):  # type: ignore[misc]
 
     @property
     def observation_delta_indices(self) -> None:
-        """The policy remembers what it saw; no history is asked for."""
+        """None: the policy remembers its observations, so no history is asked for."""
 
     @property
     def action_delta_indices(self) -> None:
@@ -107,7 +107,7 @@ class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore
 
     Args:
         config: The configuration; `of` makes one.
-        dataset_stats: Ignored, as `dataset_meta`: normalisation is among the policy's weights.
+        dataset_stats: Ignored, as `dataset_meta` is: normalisation is among the policy's weights.
 
     Raises:
         BadInputError: The configuration holds no saved policy.
@@ -126,10 +126,10 @@ class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore
 
     @classmethod
     def of(cls, policy: EncodedPolicy) -> Self:
-        """Return a trained policy as LeRobot's; weights are copied.
+        """Return a trained policy as a LeRobot policy; weights are copied.
 
         Raises:
-            BadInputError: Another kind of model.
+            BadInputError: The model is not a policy of a known kind.
         """
         require(isinstance(policy, tuple(KINDS.values())), "policy", type(policy).__name__, _EXPECTED, "train one")
         saved = policy.config()
@@ -182,7 +182,7 @@ def make_counterpoint_pre_post_processors(config: Any, dataset_stats: dict[str, 
     """Return LeRobot's pipelines before and after a policy or a reward model.
 
     Args:
-        config: The configuration of either, which names the device.
+        config: The configuration of the policy or reward model, which names the device.
         dataset_stats: Ignored; see `CounterpointPolicy`.
     """
     moved = DeviceProcessorStep(device=config.device)
@@ -192,6 +192,6 @@ def make_counterpoint_pre_post_processors(config: Any, dataset_stats: dict[str, 
 
 
 def _seen(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the observations in LeRobot's batch, which also holds rewards and flags, and tasks that may be empty."""
+    """Return the observations in LeRobot's batch, and its tasks if none is empty, without rewards and flags."""
     seen = {key: value for key, value in batch.items() if key.startswith("observation.")}
     return seen | ({"task": batch["task"]} if batch.get("task") and all(batch["task"]) else {})

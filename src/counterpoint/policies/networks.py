@@ -32,7 +32,7 @@ class DiffusionConfig(FrozenConfig):
         network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
         obs_steps: To, the observations of a plan (Table 7 of the paper: 2).
         horizon: K, the predicted actions, the first at the oldest observation's step (16).
-        executed: Number of them that are executed, from the newest observation's step on (8).
+        executed: Number of predicted actions that are executed, from the newest observation's step on (8).
         train_steps: Steps of the noise schedule, squared cosine (100).
         prediction: The network's output: the noise, as in all published configurations, the clean actions
             (`sample`), or `v` = signal noise - sqrt(1 - signal^2) actions (Salimans and Ho, 2022).
@@ -109,7 +109,7 @@ class ConditionalUnet1d(nn.Module):
 
     Args:
         action_dim: A.
-        condition_dim: O, the numbers of one observation.
+        condition_dim: O, the width of one observation.
         config: Sizes.
     """
 
@@ -205,7 +205,7 @@ class DenoisingTransformer(nn.Module):
 
     Args:
         action_dim: A.
-        condition_dim: O, the numbers of one observation.
+        condition_dim: O, the width of one observation.
         config: Sizes.
     """
 
@@ -258,8 +258,8 @@ class DenoisingTransformer(nn.Module):
 def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Return trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`.
 
-    Biases, norms and learned positions are plain; the original decays the others by 1e-3, and its U-Net and encoders
-    whole by 1e-6. A parameter that modules share is listed once.
+    Biases, norms and learned positions are plain. The original decays the `decayed` group by 1e-3, and all weights of
+    its U-Net and encoders by 1e-6. A parameter that modules share is listed once.
     """
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": []}
     met: set[nn.Parameter] = set()

@@ -1,4 +1,4 @@
-"""Actions and proprioception into the range that networks read and write, and back: one mechanism for all policies."""
+"""Map actions and proprioception to the range that networks use, and back; all policies use this class."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LinearNormalizer(nn.Module):
         self.register_buffer("reach", torch.ones(dim))  # its distance from what becomes 1
 
     def normalise_by(self, statistics: Statistics, *, keep_unit: bool = False) -> None:
-        """Take the range of training episodes.
+        """Set the map by the range of the training episodes.
 
         Args:
             statistics: The statistics of the training episodes, in the same n dimensions.
@@ -53,7 +53,7 @@ class LinearNormalizer(nn.Module):
         self._set(low, high, torch.where(still, low, (low + high) / 2), torch.where(still, 1.0, (high - low) / 2))
 
     def standardise_by(self, statistics: Statistics) -> None:
-        """Take the mean and deviation of training episodes instead: mean 0, deviation 1."""
+        """Set the map by the training episodes' mean and deviation instead: to mean 0, deviation 1."""
         mean, deviation = (torch.tensor(part, dtype=torch.float64) for part in (statistics.mean, statistics.deviation))
         self._set(*_range(statistics, len(self.low)), mean, torch.where(deviation > 1e-6, deviation, 1.0))
 

@@ -1,8 +1,8 @@
 """The calibration of a trained reward on the episodes that it was trained on.
 
 Progress is fitted to successful training episodes: a step's target is its share of the episode, t / (T - 1). The fitted
-map takes the reward alone, never a time, so that an episode that stops half-way, or fails, ends below those that
-succeed. Beside its error stand that of a clock (`error_of_a_ramp`) and of a constant.
+map takes the reward alone, never a time, so that an episode that stops half-way, or fails, ends at a lower value than
+episodes that succeed. The errors of a clock (`error_of_a_ramp`) and of a constant are stored beside the map's error.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _Watched:
     """Some frames of one episode.
 
     Attributes:
-        instruction: Its own.
+        instruction: The episode's instruction.
         success: False for a failure.
-        steps: [F], the first and the last step among them.
-        embeddings: [F, D].
+        steps: Step numbers of the F frames; always includes the episode's first and last step.
+        embeddings: Embeddings of the F frames, [F, D].
     """
 
     instruction: str
@@ -148,7 +148,7 @@ def calibrate(
 
 
 def _sample(model: RewardModel, store: EpisodeStore, most: int, seed: int, *, failures: bool) -> list[int]:
-    """Return the numbers of up to `most` episodes that can be used, in order."""
+    """Return the numbers of at most `most` usable episodes, in order."""
     instructed = model.trained_form != "goal"
     usable = [
         number
@@ -170,7 +170,7 @@ def _watch(model: RewardModel, store: EpisodeStore, number: int, bar: ProgressBa
 def _gains(
     model: RewardModel, form: RewardForm, episodes: Sequence[_Watched], fitted: Sequence[_Watched]
 ) -> list[Array]:
-    """Return each episode's reward [F], as `gains` gives it, under its instruction or towards another's last frame."""
+    """Return each episode's `gains` [F] under its instruction, or towards another episode's last frame."""
     if form == "goal":
         targets = [_goal(one, fitted)[None] for one in episodes]
     else:
@@ -182,12 +182,12 @@ def _gains(
 
 
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
-    """Return the last frame of the next fitted episode of the same instruction; its own where there is no other."""
+    """Return the last frame of the next fitted episode with this instruction; without another, its own."""
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)
     return np.asarray((alike[after % len(alike)] if alike else one).embeddings[-1])
 
 
 def _short(values: Array) -> tuple[float, ...]:
-    """Return numbers of seven digits: the configuration stays small."""
+    """Return numbers rounded to seven digits, so that the configuration stays small."""
     return tuple(float(f"{value:.7g}") for value in values.tolist())

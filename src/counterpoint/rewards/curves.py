@@ -52,12 +52,12 @@ class RewardCurve:
     """A scored video.
 
     Attributes:
-        video: The file, or a data set and its episode.
+        video: The video file, or a data set and the episode's name.
         form: The meaning of the values.
         fps: Frames a second.
-        labels: L instructions, or the goal image's name.
-        values: [L, T], one row a label.
-        images: Frame -> JPEG, for some frames.
+        labels: The L instructions, or the goal image's name.
+        values: [L, T], one row per label.
+        images: JPEGs of some frames, keyed by frame number.
     """
 
     video: Path
@@ -106,7 +106,7 @@ def reward_command(
         out: The folder to write.
         episodes: Numbers of the data set's episodes.
         camera: The data set's camera; its first by default.
-        text_file: Text file with one instruction a line, one for each video.
+        text_file: Text file with one instruction per line, one for each video.
         against: Other instructions, plotted beside it.
         goal: Image of the goal, for a reward without words.
         form: The reward to compute; by default the one that the encoder was trained for.
@@ -172,10 +172,10 @@ class Clip:
     """A video file or an episode of a data set, not opened yet.
 
     Attributes:
-        path: The file; of an episode, the data set and `episode-NUMBER`.
-        instruction: The episode's own.
-        read: Takes a step and a number of bytes; returns uint8 [n, H, W, 3] from there, of at most so many bytes, the
-            number of frames in all, and frames a second.
+        path: The video file; for an episode, the data set's path and `episode-NUMBER`.
+        instruction: The episode's own instruction.
+        read: Takes a step and a number of bytes; returns frames uint8 [n, H, W, 3] from that step on, with at most that
+            number of bytes, the total number of frames, and frames a second.
         state: The robot's state [T, S]; a video file has none.
     """
 
@@ -227,7 +227,7 @@ def score_clip(
         goal: The goal image [H, W, 3], where it replaces the instructions.
 
     Raises:
-        BadInputError: A clip that cannot be read, or whose frames are all alike.
+        BadInputError: A clip that cannot be read, or whose frames are all the same.
     """
     encoder = rewards.encoder
     targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])
@@ -251,7 +251,7 @@ def score_clip(
 
 
 def curve_csv(curve: RewardCurve) -> str:
-    """Return one row a frame: `frame`, `seconds`, and one column a label."""
+    """Return one row per frame: `frame`, `seconds`, and one column per label."""
     buffer = io.StringIO(newline="")
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(["frame", "seconds", *curve.labels])
@@ -261,7 +261,7 @@ def curve_csv(curve: RewardCurve) -> str:
 
 
 def curve_lines(curve: RewardCurve) -> list[Line]:
-    """Return the plotted curve of every label, the first on top; those beyond the colours are grey and unnamed."""
+    """Return the plotted curve of every label, the first on top; curves without a colour left are grey and unnamed."""
     kinds = [f"c{row}" if row < len(COLOURS) else "rest" for row in range(len(curve.labels))]
     each = zip(gains(curve.values, curve.form), kinds, curve.labels, strict=True)
     seconds = curve.seconds.tolist()

@@ -8,7 +8,7 @@ Phi is a `RewardModel`'s reading of the images since the episode began, s_0 the 
 Every reward depends on images up to its own moment alone. A model that reads the robot's state takes it from the
 observation's `state`. With a discount of 1, an agent that discounts earns more the earlier Phi rises. With the agent's
 own discount, differences leave the best policies of a task's reward as they are: add them to it
-(`environment_weight`), since alone they rank all policies alike.
+(`environment_weight`), since without it they rank all policies the same.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Action = TypeVar("Action")
 
 
 class Potentials:
-    """The rewards of N environments by one model: what every row's episode began with and where it has come to.
+    """The rewards of N environments by one model: each row's value at the episode's start and its current value.
 
     Args:
         model: The reward.
         n: N.
         instruction: The task in words, or one for each environment.
-        goal: An image of the goal, uint8 [H, W, 3], in its stead; as in `RewardModel.reward`.
+        goal: An image of the goal, uint8 [H, W, 3], instead of the instruction; as in `RewardModel.reward`.
         reward: `difference` or `gain`; see the module's docstring.
         discount: Factor of the next potential, for `difference`.
         form: The model's reading, where it is not the one that it was trained for.
@@ -78,7 +78,7 @@ class Potentials:
         self.start, self.last = np.zeros(n), np.zeros(n)
 
     def embed(self, seen: Mapping[str, Array]) -> Float[Embedded, "N D"]:
-        """Return the embeddings of what `seen_in` gives, by one call of the encoder up to its batch size."""
+        """Return the embeddings of the parts that `seen_in` gives, in one call of the encoder up to its batch size."""
         return embed_frames(self.model.encoder, seen, self.model.batch_size)
 
     def begin(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> None:
@@ -249,7 +249,7 @@ class ImageEncoder(Protocol):
 class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
     """An environment whose Dict observation has the embedding of its image: `embedding`, float32 [D].
 
-    An observation that is no Dict becomes the key `observation` of one.
+    An observation that is not a Dict becomes the key `observation` of a new Dict.
 
     Args:
         env: The environment.
@@ -309,7 +309,7 @@ def check_source(image: str | None, space: Any, render_mode: str | None, encoder
 
 
 def seen_in(env: Any, observation: Any, image: str | None, encoder: object) -> dict[str, Array]:
-    """Return what an encoder reads of an observation, or of a vector's, by its key.
+    """Return the parts of an observation (or of a vector environment's observations) that an encoder reads, by key.
 
     Returns:
         The image, or a render: [H, W, 3], or one for each environment of a vector. Under `STATE` the robot's state, for

@@ -1,6 +1,6 @@
 """`counterpoint label DATA --model RUN`: progress of every frame of every episode, written beside the data.
 
-Columns, one row a frame in the order of the data set:
+Columns, with one row per frame in the order of the data set:
 
     index, episode_index, frame_index   LeRobot's numbers
     progress_sparse                     progress in [0, 1]; the name is LeRobot's
@@ -69,7 +69,7 @@ FRAMES = "frames"
 
 @dataclass(frozen=True)
 class Labelling:
-    """All that a process needs to label episodes.
+    """The settings that a process needs to label episodes.
 
     Attributes:
         data: The data set.
@@ -118,12 +118,12 @@ def label(
         feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
         cameras: Cameras whose rewards are averaged; by default those of the run's training, or the data's first.
         instruction: One instruction for all episodes, overriding their own.
-        text_file: Text file with one instruction a line, overriding those of the data set.
+        text_file: Text file with one instruction per line, overriding the data set's instructions.
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
-        overwrite: Replace labels that are there.
+        overwrite: Replace existing labels.
 
     Returns:
         The file or folder that was written.
@@ -169,7 +169,7 @@ def label(
 
 
 def _target(data: Path, model: str, out: Path | None, feature: str | None, overwrite: bool) -> Path:
-    """Return the file or folder to write; what is there is refused."""
+    """Return the file or folder to write; refuse one that exists."""
     kind = recognise(data)
     if feature is not None:
         found, hint = f"a {kind.title} data set", f"convert it first: counterpoint data convert {data} OUT"
@@ -202,7 +202,7 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
 
 
 def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
-    """Return everything that decides the content of finished blocks."""
+    """Return all settings that decide the content of finished blocks."""
     return {
         "model": saved_digests(job.model),
         "data": store.fingerprint,
@@ -217,7 +217,7 @@ class _Batch:
     """Images of one size.
 
     Attributes:
-        seen: `FRAMES` -> [N, H, W, 3] and, where the model reads it, `STATE` -> [N, S].
+        seen: Under `FRAMES` the images [N, H, W, 3] and, where the model reads it, under `STATE` the state [N, S].
         owners: (episode, view, n), in order: the next n images of that view.
     """
 
@@ -234,9 +234,9 @@ class Labeller:
     """A model and a data set, opened and checked.
 
     Args:
-        job: The labelling.
+        job: The settings of the labelling.
         store: The data set.
-        targets: Embedded instructions or goals, one an episode, when they are known already.
+        targets: Embedded instructions or goals, one per episode, when they are known already.
 
     Raises:
         BadInputError: A model without calibration or for another kind of target, or an instruction that it cannot read.
@@ -295,7 +295,7 @@ class Labeller:
         return np.stack([reward, novelty, np.full_like(reward, not still)])
 
     def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
-        """Decode episodes, every view in one pass, in batches of one image size."""
+        """Decode episodes, each view in one pass, and yield batches with one image size."""
         parts: list[dict[str, Array]] = []
         owners: list[tuple[int, int, int]] = []
         for episode in episodes:
@@ -320,7 +320,7 @@ class Labeller:
 
 
 def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Block], bytes]:
-    """Open model and data in another process and return what labels a block."""
+    """Open model and data in another process and return the `Labeller` of its blocks."""
     return Labeller(job, open_dataset(job.data), targets).work
 
 
@@ -355,7 +355,7 @@ def _table(
 
 
 def in_words(table: pa.Table, calibration: Calibration) -> str:
-    """Return the error of the labels beside that of a constant and of a clock, the threshold, and the successes."""
+    """Return in words the errors of labels, a constant and a clock, the threshold, and the successes."""
     held_out = "held-out" if calibration.measured_on == "validation" else "training"
     error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
     verdict = " (labels no better than a constant)" if error >= constant else ""

@@ -5,8 +5,8 @@
     model.compute_reward({"observation.images.top": frames, "task": ["open the drawer"]})  # [B, T, 3, H, W] -> [B]
 
 Importing this module registers the reward model type `counterpoint` in LeRobot, from version 0.6 on. LeRobot looks for
-a model and its processors in the module of their configuration, so all three are found here. Preprocessing is the
-encoder's own: the processors, those of a policy, only rename, batch and move.
+a model and its processors in the module of their configuration, so all three are found here. The encoder does its own
+preprocessing: the processors are those of a policy, which only rename, batch and move.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
     There is no `max_frames`: progress at a frame depends on that frame and on the episode's first one alone.
 
     Attributes:
-        model: The encoder's own saved configuration: `kind` and `config`, its calibration in it.
+        model: The encoder's saved configuration: `kind` and `config`, including its calibration.
         language_hidden: Width of R3M's perceptron; 0 for the other methods.
         image_key: Key of the frames.
         task_key: Key of the instruction.
@@ -66,7 +66,7 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
         """Complete the features.
 
         Raises:
-            BadInputError: A `reward_output` that is not one.
+            BadInputError: An unknown `reward_output`.
         """
         super().__post_init__()
         found, hint = repr(self.reward_output), "progress is the default"
@@ -84,10 +84,10 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
 
     Args:
         config: The configuration; `of` makes one.
-        dataset_stats: Ignored, as `dataset_meta`: preprocessing is the encoder's.
+        dataset_stats: Ignored, as `dataset_meta` is: the encoder does its own preprocessing.
 
     Raises:
-        BadInputError: The configuration holds no encoder, or one without calibration.
+        BadInputError: The configuration holds no encoder, or an encoder without calibration.
     """
 
     config_class = CounterpointConfig
@@ -110,14 +110,14 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
 
     @classmethod
     def of(cls, model: RewardModel, **settings: Any) -> Self:
-        """Return a trained reward as LeRobot's; weights are copied.
+        """Return a trained reward as a LeRobot reward model; weights are copied.
 
         Args:
             model: A calibrated reward of a `DualEncoder`.
             settings: Fields of `CounterpointConfig`, such as `image_key`.
 
         Raises:
-            BadInputError: A model without calibration, or of another encoder.
+            BadInputError: A model without calibration, or with an encoder of another kind.
         """
         encoder, head = model.encoder, model.language_reward
         hint = "train it with `counterpoint train`"
@@ -139,11 +139,11 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
 
         Args:
             batch: Under `image_key` frames [B, T, 3, H, W] or [B, T, H, W, 3], uint8 or float in [0, 1], each video
-                from its episode's first frame to the newest; under `task_key` an instruction, or one a video; under
+                from its episode's first frame to the newest; under `task_key` one instruction, or one per video; under
                 `state_key` the state at each frame [B, T, S], for a reward that reads it.
 
         Raises:
-            BadInputError: Another shape, or instructions or states that are missing.
+            BadInputError: A wrong shape, or missing instructions or states.
         """
         config = self.config
         videos, tasks = batch.get(config.image_key), batch.get(config.task_key)

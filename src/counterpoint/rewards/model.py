@@ -1,6 +1,6 @@
 """Rewards of a video under instructions or a goal image, from a pretrained encoder, without training or gradient.
 
-S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruction, g a goal image::
+S is the cosine, phi(o) the raw embedding of a frame, psi(l) the embedding of an instruction, g a goal image::
 
     potential    S(phi(o_t), psi(l))               AcTOL, section 5.4; its steps are DecisionNCE, Eq. 3
     similarity   S(phi(o_t), psi(l))               as CLIP's loss trains it: its level counts too, not its gain alone
@@ -51,7 +51,7 @@ STILL = 1e-5
 class Embedder(Protocol):
     """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one.
 
-    One that has a true `reads_state` takes the robot's state [T, S] beside the frames.
+    An encoder whose `reads_state` is true takes the robot's state [T, S] beside the frames.
     """
 
     def encode_image(self, frames: Tensor, /) -> Tensor:
@@ -131,7 +131,7 @@ def transition_score(
 def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
     """Return a curve as it is plotted: a potential (or distance to a goal) as its gain since the first frame.
 
-    Only differences of a potential are rewards; its level means little. That of a similarity was trained.
+    Only differences of a potential are rewards; its level means little. The level of a similarity was trained.
     """
     return curve - curve[:, :1] if form in ("potential", "goal") else curve
 
@@ -141,8 +141,8 @@ def embed_frames(
 ) -> Float[Array, "T *C D"]:
     """Return raw embeddings of frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1], `batch_size` at a time.
 
-    A mapping of C cameras to such frames, of any sizes, gives [T, C, D], of one camera [T, D]. It may hold the robot's
-    state [T, S] under `STATE`, which an encoder that reads it needs.
+    `frames` may map C cameras to frames of any sizes, which gives [T, C, D], or [T, D] for one camera. For an encoder
+    that reads the robot's state, the mapping must hold the state [T, S] under `STATE`.
 
     Raises:
         BadInputError: Frames of another dtype, shape or range, cameras with unequal numbers of frames, or no state for
@@ -178,7 +178,7 @@ def _embed_view(encoder: Any, frames: Tensor, state: Any, batch_size: int) -> Fl
 def observed(
     encoder: object, store: EpisodeStore, episode: int, steps: NDArray[np.int64], views: Sequence[str | None] = (None,)
 ) -> dict[str, NDArray[Any]]:
-    """Return what an encoder reads of an episode's steps: the frames of each view and, where it needs it, the state.
+    """Return an encoder's inputs at an episode's steps: the frames of each view and, where it needs it, the state.
 
     Raises:
         BadInputError: An encoder that reads the state, and an episode without one.
@@ -188,7 +188,7 @@ def observed(
 
 
 def states_of(store: EpisodeStore, episode: int) -> Float[NDArray[np.float32], "T S"]:
-    """Return the states of an episode for a model that reads them, or refuse one without."""
+    """Return the states of an episode for a model that reads them; refuse an episode without states."""
     state = store.state(episode)
     expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
     require(state is not None, f"episode {episode}", "no state", expected, hint)
@@ -204,13 +204,13 @@ def embed_steps(
     views: Sequence[str | None] = (None,),
     batch_size: int = 64,
 ) -> Float[Array, "T D"] | Float[Array, "T C D"]:
-    """Return raw embeddings of an episode's steps, of its frames or, where the store holds them, of their features.
+    """Return raw embeddings of an episode's steps, from its frames or, where the store holds them, from their features.
 
     Args:
         encoder: The encoder; features are those of its own frozen backbone.
         store: Episodes.
         episode: Number of the episode.
-        steps: T steps of it.
+        steps: T steps of the episode.
         views: C cameras, the store's first by default; one gives [T, D].
         batch_size: Frames encoded at once.
     """
@@ -252,7 +252,7 @@ def check_instructions(instructions: str | Sequence[str]) -> list[str]:
     """Return one instruction or several as a list.
 
     Raises:
-        BadInputError: None, an empty one, or something that is not text.
+        BadInputError: No instruction, an empty one, or a value that is not text.
     """
     texts = [instructions] if isinstance(instructions, str) else instructions
     good = isinstance(texts, Sequence) and not isinstance(texts, bytes) and len(texts) > 0
@@ -343,7 +343,8 @@ class RewardModel:
                 to such frames; the result is the mean of their rewards. A model that reads the robot's state takes a
                 mapping with it: `{"front": frames, "state": state}`, state [T, S].
             instructions: One gives [T], a list of L gives [L, T].
-            goal: A goal image [H, W, 3] in their stead, which gives [T]; a mapping where `frames` is one.
+            goal: A goal image [H, W, 3] instead of instructions, which gives [T]; a mapping where `frames` is a
+                mapping.
             form: Another reading than `self.form`: see the module's docstring.
 
         Raises:
@@ -366,7 +367,7 @@ class RewardModel:
         Args:
             frames: [T, H, W, 3], from the episode's first frame on; several cameras and the state as in `reward`.
             instructions: As in `reward`.
-            goal: A goal image in their stead, as in `reward`, for encoders trained for goals.
+            goal: A goal image instead of instructions, as in `reward`, for encoders trained for goals.
 
         Raises:
             BadInputError: As `reward`; or a model without calibration.
@@ -386,7 +387,7 @@ class RewardModel:
         return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
 
     def novelty(self, frames: Video | Mapping[str, Video]) -> Video:
-        """Return the distance of frames [T, H, W, 3] from the training data, [T]: above 1 they are unlike them."""
+        """Return the distance [T] of frames [T, H, W, 3] from the training data; above 1, they are unlike it."""
         embedded = embed_frames(self.encoder, frames, self.batch_size)
         found = late_fusion(self.check_calibration().novelty_of)(embedded)
         return _like(frames, found.astype(np.float32))
@@ -403,10 +404,10 @@ class RewardModel:
         return self.calibration
 
     def check_target(self, goal: bool) -> RewardForm:
-        """Return the form that was calibrated, if it reads what is given: a goal image or instructions.
+        """Return the form that was calibrated, if it reads the given target: a goal image or instructions.
 
         Raises:
-            BadInputError: It reads the other, or there is no calibration.
+            BadInputError: The form reads the other kind of target, or there is no calibration.
         """
         form, ways = self.check_calibration().form, ("an instruction", "a goal image (goal=, --goal IMAGE)")
         found, expected = ways if not goal else ways[::-1]

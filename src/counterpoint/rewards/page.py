@@ -1,4 +1,4 @@
-"""HTML pages of rewards: line charts, and a video under a cursor on its curve. One file a page, no network.
+"""HTML pages of rewards: line charts, and a video under a cursor on its curve. A page is one file and needs no network.
 
 Lines are SVG paths in a 1000 x 1000 box that is stretched to the figure; text is HTML placed in per cent, so that
 letters keep their size on a phone. Colours are CSS classes (`templates/style.css`).
@@ -40,7 +40,7 @@ class Line:
         x: Positions, ascending.
         y: Values.
         kind: CSS class: `c0` to `c5` (colours), `rest` (grey, thin), `ghost` (dashed).
-        label: Text at the line's end; none when empty.
+        label: Text at the line's end; an empty text shows no label.
         live: True if a cursor marks the line and its label shows the value there.
     """
 
@@ -73,7 +73,7 @@ def line_chart(
     """Plot lines over common axes.
 
     Args:
-        lines: The last is on top.
+        lines: The lines; the last one is drawn on top.
         x_label: The meaning of x, with its unit.
         y_label: The meaning of y, with its unit.
         summary: One sentence for a screen reader.
@@ -161,7 +161,7 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
-    """Return labels of at most `most` letters, without words that they share: those that tell them apart stay.
+    """Return labels of at most `most` letters: words shared with other labels go first, words that differ stay.
 
     Words are left out of the middle of what a label shares with another at its start or at its end; a label alone, or
     words of its own that are too long, lose their middle.
@@ -184,7 +184,7 @@ def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> int:
-    """Return how many words two lists begin with alike."""
+    """Return the number of words that two lists share at their start."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
@@ -219,7 +219,7 @@ class Panel:
     """One chart of a player.
 
     Attributes:
-        lines: Over the player's seconds; the cursor marks the `live` ones.
+        lines: Lines over the player's seconds; the cursor marks those that are `live`.
         y_label: The meaning of the values.
         summary: One sentence for a screen reader.
         y_range: Least and greatest value; by default what the lines need.
@@ -241,8 +241,8 @@ def make_player(
     Args:
         panels: Charts under one cursor; without any, the video plays alone.
         seconds: Time of each of the T frames of the curves.
-        steps: Their numbers in the video, [T].
-        images: Index among the T -> JPEG; the cursor shows the nearest.
+        steps: Number of each of these frames in the video, [T].
+        images: JPEGs of some frames, keyed by the index among the T; the cursor shows the nearest.
     """
     charts = [
         line_chart(panel.lines, x_label="seconds", y_label=panel.y_label, summary=panel.summary, y_range=panel.y_range)

@@ -44,7 +44,7 @@ class Reward(Protocol):
 
     Attributes:
         name: The name in tables.
-        progress: True where it has progress in [0, 1]: its values, or by its calibration.
+        progress: True where the reward has progress in [0, 1], as its values or by its calibration.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Reward(Protocol):
         """Return the curves of a video.
 
         Args:
-            frames: Camera -> frames; of several cameras the curves are the mean of theirs. Under `STATE` the robot's
-                state, for the rewards that read it.
+            frames: Frames by camera; with several cameras the curves are the mean over the cameras. Under `STATE` the
+                robot's state, for the rewards that read it.
             shared: Values that other rewards have computed from this video: embeddings, features of a frozen backbone.
         """
 
@@ -68,10 +68,10 @@ class EncoderReward:
 
     Args:
         model: The reward.
-        name: Its name in tables.
+        name: The name in tables.
 
     Attributes:
-        goals: Instruction -> embedded goal images, [K, D], or of several cameras [K, C, D].
+        goals: For each instruction, its embedded goal images: [K, D], or [K, C, D] with several cameras.
     """
 
     def __init__(self, model: RewardModel, name: str) -> None:
@@ -154,8 +154,8 @@ class FunctionReward:
     """A Python function as a reward.
 
     Args:
-        function: (frames uint8 [T, H, W, 3], instruction) -> T numbers.
-        name: Its name in tables.
+        function: Takes frames uint8 [T, H, W, 3] and an instruction, and returns T numbers.
+        name: The name in tables.
         progress: True where its values are progress in [0, 1].
     """
 
@@ -163,7 +163,7 @@ class FunctionReward:
         self.function, self.name, self.progress = function, name, progress
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
-        """Call the function once a curve and camera."""
+        """Call the function once per curve and camera."""
 
         def one(view: NDArray[np.uint8], text: str) -> Array:
             values = np.asarray(self.function(view, text), dtype=np.float64)
@@ -189,8 +189,8 @@ class LeRobotReward(FunctionReward):
 
     Args:
         model: The model; `config.image_key` and `config.task_key` name its inputs.
-        name: Its name in tables.
-        prepare: Its preprocessor.
+        name: The name in tables.
+        prepare: The model's preprocessor.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ def ramp(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
 
 
 def constant(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
-    """Return .5 for every frame."""
+    """Return 0.5 for every frame."""
     return np.full(len(frames), 0.5)
 
 
@@ -236,7 +236,7 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
         device: The device that computes.
 
     Raises:
-        BadInputError: Nothing of these.
+        BadInputError: The source is none of these.
         MissingExtraError: LeRobot is not installed.
     """
     found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", source)

@@ -17,7 +17,7 @@ _CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a stil
 
 
 def never_change(frames: UInt8[NDArray[np.uint8], "N H W 3"], first: UInt8[NDArray[np.uint8], "H W 3"]) -> bool:
-    """Return whether all images are `first`, but for what a codec changes."""
+    """Return whether all images equal `first`, except for the changes that a codec makes."""
     return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
@@ -39,10 +39,10 @@ def given_instructions(
     """Return the instruction of each of N videos.
 
     Args:
-        own: Their own instructions; empty where they have none.
-        names: Their names, for messages.
-        instruction: The instruction of all, instead of their own.
-        text_file: A file with the instruction of each in a line, instead of their own.
+        own: The videos' own instructions; empty where a video has none.
+        names: The videos' names, for messages.
+        instruction: One instruction for all videos, instead of their own.
+        text_file: A file with one instruction per line, one line per video, instead of their own.
 
     Raises:
         BadInputError: Both are given, a video has none, or the file has another number of lines.

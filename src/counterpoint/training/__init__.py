@@ -1,1 +1,1 @@
-"""One optimisation loop, and what it needs: learner, checkpoints, logging, gathering across ranks."""
+"""The optimisation loop and its parts: learner, checkpoints, logging, gathering across ranks."""

@@ -34,7 +34,7 @@ from counterpoint.training.run import Run
 
 
 class OfflineDataConfig(FrozenConfig):
-    """How a data set of episodes is read, and how an agent trained on it is evaluated.
+    """Settings for reading a data set of episodes, and for evaluating an agent trained on it.
 
     Attributes:
         goals: `coordinates` reads the goal coordinates where the data tell them apart (`achieved_goal`), `state`
@@ -60,10 +60,11 @@ class AgentRecipe(Recipe):
 
     Attributes:
         agent: The agent and its settings.
-        env: The environment that it trains in online, and is evaluated in offline; `none` evaluates in none.
+        env: The environment for online training, or for evaluation in offline training; with `none` there is no
+            evaluation.
         online: The online loop.
         train: The offline loop.
-        data: How an offline data set is read.
+        data: Settings for reading an offline data set.
     """
 
     kind: Literal["agent"] = "agent"
@@ -184,9 +185,9 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
     """Read a data set as a replay buffer.
 
     Args:
-        data: A Minari folder or id, the folder `counterpoint collect pointmaze` wrote (its `train` is taken), an
+        data: A Minari folder or id, a folder written by `counterpoint collect pointmaze` (its `train` is taken), an
             OGBench file, or a LeRobot data set with states and actions.
-        config: How it is read.
+        config: Settings for reading it.
 
     Raises:
         BadInputError: When the data set does not exist, or holds no goals to learn from.
@@ -204,7 +205,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
 
 
 def recorded_evaluation(data: str | Path) -> dict[str, Any]:
-    """Return the environment's settings that a data set's recorder says to evaluate in; none where it says none.
+    """Return the settings of the environment that a data set's recorder names for evaluation; empty without one.
 
     Raises:
         BadInputError: When the recorder's note is damaged.

@@ -38,12 +38,12 @@ class DataConfig(SplitsConfig):
         size: Side of the training store's frames, in pixels; a frozen backbone reads frames as recorded,
             and each once whatever `decode` says.
         fit: `square` squeezes the whole view; `shorter` keeps its aspect, and the shorter side has that size.
-        cameras: Cameras whose views are samples of their own, and whose rewards are averaged; `all` takes every one,
-            the data's first is the default.
-        min_length: Shorter episodes are left out.
+        cameras: Cameras whose views are separate samples, and whose rewards are averaged; `all` takes every camera, and
+            the default is the data's first.
+        min_length: Least number of steps; shorter episodes are left out.
         holdout: Share of each instruction's episodes that is held out where the data have no split to validate on.
         holdout_seed: Random seed of that choice.
-        augmented_rows: Augmented rows of features a frame, beside its plain one, for a frozen backbone.
+        augmented_rows: Augmented rows of features per frame, beside its plain row, for a frozen backbone.
         state: Read the robot's state (proprioception, `observation.state`) beside each image.
     """
 
@@ -67,8 +67,8 @@ class ClipsRecipe(PretrainingRecipe):
     Attributes:
         encoder: The encoder's architecture.
         data: The episodes.
-        extra_instructions: File of instructions, one a line, that no episode carries out: negatives for data with one
-            instruction alone.
+        extra_instructions: File of instructions, one per line, that no episode carries out: negatives for data with
+            only one instruction.
         compile: Compile the image tower with `torch.compile`, for GPUs; the first step waits for it.
     """
 
@@ -177,7 +177,7 @@ def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeSt
 def open_clips(
     data: str | Path | EpisodeStore, config: DataConfig, validation: EpisodeStore | None = None
 ) -> tuple[EpisodeStore, EpisodeStore | None]:
-    """Return the training episodes and, where there are any, those to validate on; nothing is decoded yet."""
+    """Return the training episodes and, if there are any, the validation episodes; nothing is decoded yet."""
     train, held_out = (data, validation) if isinstance(data, EpisodeStore) else config.open(data)
     if held_out is None and config.holdout:
         tasks = [info.instruction for info in train.episodes]
@@ -187,7 +187,7 @@ def open_clips(
 
 
 def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
-    """Return the training episodes and those to validate on, decoded at training size."""
+    """Return the training and validation episodes, decoded at training size."""
     train, held_out = open_clips(data, config)
     return _prepared(train, config), held_out and _prepared(held_out, config)
 

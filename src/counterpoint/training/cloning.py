@@ -42,13 +42,14 @@ class DemonstrationsConfig(FrozenConfig):
     """The choice of demonstrations.
 
     Attributes:
-        camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.
+        camera: Name of the camera, or names of as many cameras as the encoder has, in its order; by default the data's
+            first.
         split: Name of the split, where the data have splits; none takes everything.
-        state: Sources of what a policy reads as state: `state` (proprioception), `environment_state` (poses of objects,
-            which simulators know), or both.
+        state: Sources of the state that a policy reads: `state` (proprioception), `environment_state` (poses of
+            objects, which simulators know), or both.
         instruction: Only demonstrations of this instruction.
         episodes: Number of demonstrations; all by default.
-        decode: `once` keeps all frames in a training store; `always` decodes those of each batch when it is read.
+        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
         cache: Folder of training stores; by default the user's cache folder.
     """
 
@@ -66,7 +67,7 @@ class RolloutsConfig(FrozenConfig):
 
     Attributes:
         env: SUITE/TASK; `none` evaluates in none. `--env` is short for it.
-        episodes: Episodes of one evaluation, the same ones each time.
+        episodes: Episodes of one evaluation; every evaluation has the same episodes.
         envs: Environments side by side.
     """
 
@@ -78,7 +79,7 @@ class RolloutsConfig(FrozenConfig):
         """Refuse an environment that does not exist or whose actions have another width, before frames are decoded.
 
         Raises:
-            BadInputError: In both cases.
+            BadInputError: The environment does not exist, or its actions have another width.
             MissingExtraError: When the simulator is not installed.
         """
         if self.env == "none":
@@ -91,10 +92,10 @@ class RolloutsConfig(FrozenConfig):
     def of(self, learner: ObjectiveLearner, seed: int, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return a function that rolls the learner's policy out and writes `FOLDER/result.json`.
 
-        Without an environment there is none.
+        Returns `None` without an environment.
 
         Raises:
-            BadInputError: When the policy cannot act there.
+            BadInputError: When the policy cannot act in the environment.
         """
         if self.env == "none":
             return None
@@ -207,10 +208,10 @@ def check_frames(store: EpisodeStore, camera: str, size: int, expected: str) -> 
 
 
 def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
-    """Return the demonstrations that a configuration means, decoded when they are read.
+    """Return the demonstrations that a configuration selects, decoded when they are read.
 
     Raises:
-        BadInputError: When there are not as many.
+        BadInputError: When the data have fewer demonstrations than asked for.
     """
     source = data
     if not isinstance(source, EpisodeStore):
@@ -229,7 +230,7 @@ def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsC
 
 
 def with_states(store: EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
-    """Return a view of the store whose `state` is what the configuration says."""
+    """Return a view of the store whose `state` has the configuration's sources."""
     return store if config.state == ("state",) else StateStore(store, config.state)
 
 

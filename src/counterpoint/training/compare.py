@@ -1,4 +1,4 @@
-"""`counterpoint compare`: recipes are trained on a data set with every seed, then all rewards are compared on it."""
+"""`counterpoint compare`: train recipes on a data set with every seed, then compare all rewards on it."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ PAUSE = 0.2
 def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
     """Return an accelerator of this precision, independent of earlier trainings in this process.
 
-    accelerate keeps one precision and device a process; that part of its state is dropped here. The process group
-    stays, so that all processes of a distributed run may call this alike. Accelerators made before must not be used
+    accelerate keeps one precision and device per process; that part of its state is dropped here. The process group
+    stays, so that all processes of a distributed run may call this function. Accelerators made before must not be used
     again.
 
     Args:
@@ -72,7 +72,7 @@ def world_size() -> int:
 
 
 def any_rank(flag: bool) -> bool:
-    """Return whether the flag is set in any process, so that all of them act alike."""
+    """Return whether the flag is set in any process, so that all processes act the same."""
     if world_size() == 1:
         return flag
     flags = torch.tensor(int(flag), device="cuda" if distributed.get_backend() == "nccl" else "cpu")
@@ -81,7 +81,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def meet(what: str) -> None:
-    """Wait until every process has come here, however long one of them takes.
+    """Wait until every process has reached this call, however long one of them takes.
 
     Processes look at a counter in the store that they met at, since a collective operation would run into the process
     group's time-out.
@@ -105,7 +105,7 @@ def leave() -> None:
 
 
 def relayed(items: Iterator[Item] | None) -> Iterator[Item]:
-    """Yield what the main process's iterator yields, in every process.
+    """Yield the items of the main process's iterator, in every process.
 
     Args:
         items: The iterator, whose items can be pickled; `None` in all but the main process.
@@ -196,7 +196,7 @@ def gather_features(features: Features) -> Features:
 
 
 def gather_batch(batch: Batch) -> dict[str, Any]:
-    """Return what losses read of the batch, of all ranks, in rank order.
+    """Return the parts of the batch that losses read, of all ranks in rank order.
 
     Tensors of integers, booleans and floats are gathered. Images (uint8, or floats [..., H, W, 3]) and lists
     of strings are left out, since encoders have read them by then: `instruction_id` stands for the
@@ -216,7 +216,7 @@ def _gather(rows: Tensor) -> Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """[B, ...] of each rank to [W B, ...]; backwards, each row's gradient summed over ranks, at its rank."""
+    """A function from [B, ...] of each rank to [W B, ...]; a row's gradient, summed over ranks, goes to its rank."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, rows: Tensor) -> Tensor:

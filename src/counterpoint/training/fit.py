@@ -28,14 +28,14 @@ class Batches(Protocol):
         """Samples of one pass."""
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Yield batches number `start` to `stop - 1`, each a function of its number."""
+        """Yield batches number `start` to `stop - 1`; each depends on its number alone."""
 
 
 class Source:
-    """Training batches, and how far they are. This base serves those of a sampler; collection online overrides it.
+    """Training batches, and the progress through them: here a sampler's batches; online collection overrides it.
 
     Args:
-        sampler: Serves the batches.
+        sampler: The sampler that serves the batches.
     """
 
     unit = "steps"
@@ -52,11 +52,11 @@ class Source:
         return self.sampler.epoch_size
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
-        """Yield batches after `updates` updates until `clock` reaches `stop`; `None` where there is none to learn."""
+        """Yield batches after `updates` updates until `clock` reaches `stop`; `None` when there is no batch."""
         return self.sampler.batches(updates, stop)
 
     def clock(self, updates: int) -> int:
-        """Return how far the run is after `updates` updates, in `unit`."""
+        """Return the progress of the run after `updates` updates, in `unit`."""
         return updates
 
     def at_rest(self) -> bool:
@@ -71,7 +71,7 @@ class Source:
         """Continue from a saved state."""
 
     def flush(self) -> None:
-        """Put on the disk what a state refers to."""
+        """Put the files that a state refers to on the disk."""
 
     def numbers(self) -> dict[str, float]:
         """Return numbers to log beside the learner's."""
@@ -97,17 +97,17 @@ def fit(
     `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT raises at once.
 
     Args:
-        learner: Trains.
+        learner: The learner that is trained.
         source: Training batches.
         run: The run's folder and the loop's settings.
         validation: Validation batches.
-        seen: Batches of training episodes that are scored beside them, as the split `seen`.
-        on_eval: Called with the steps done, in all processes; the numbers that the main one returns are logged as
+        seen: Batches of training episodes that are scored beside the validation batches, as the split `seen`.
+        on_eval: Called with the steps done, in all processes; the numbers that the main process returns are logged as
             `eval`.
         on_validation: Called with the steps done and the validation's numbers, in the main process.
 
     Returns:
-        The step the run was resumed from; 0 for a fresh one.
+        The step that the run was resumed from; 0 for a fresh run.
 
     Raises:
         BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
@@ -117,12 +117,12 @@ def fit(
 
 
 class _Loop:
-    """A run of `fit`, whose arguments it takes, and how far it is.
+    """A run of `fit`, whose arguments it takes, with its progress.
 
     Attributes:
-        updates: Updates of the learner so far.
-        clock: How far the run is, in the source's unit.
-        rested: The clock when a checkpoint could last be taken.
+        updates: Number of updates of the learner so far.
+        clock: The progress of the run, in the source's unit.
+        rested: The clock at the last rest, which is when a checkpoint can be taken.
         attempt: The update that was begun last.
         recent: Numbers of the updates since the last line of the log, by name.
         newest: The clock and a copy of the state at the last rest, where the source wants copies.
@@ -185,7 +185,7 @@ class _Loop:
         return start
 
     def _step(self, batch: dict[str, Any] | None) -> None:
-        """Update the learner with a batch; log, evaluate and save when it is time to."""
+        """Update the learner with a batch; log, evaluate and save when these are due."""
         if batch is not None:
             self.attempt = self.updates + 1
             for name, value in self._learner.update(batch, self.updates).items():
@@ -212,19 +212,19 @@ class _Loop:
         return self.clock >= self._total or (every > 0 and self.clock // every > self.rested // every)
 
     def _state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the content of a checkpoint."""
         recent = {name: [float(value) for value in values] for name, values in self.recent.items()}
         parts = {"learner": self._learner.state(), "source": self._source.state()}
         return parts | {"updates": self.updates, "recent": recent}
 
     def _save(self) -> None:
-        """Write a checkpoint of now, unless the run has one."""
+        """Write a checkpoint of the present state, unless the run has one."""
         if self.clock > self._run.last_saved:
             self._source.flush()
             self._run.save(self.clock, self._state())
 
     def _save_newest(self) -> None:
-        """Write a checkpoint of the last rest, where there is a copy that the run does not have yet."""
+        """Write a checkpoint of the last rest, if a copy is held that is not saved yet."""
         if self.newest is not None and self.newest[0] > self._run.last_saved:
             self._source.flush()
             self._run.save(*self.newest)
@@ -278,7 +278,7 @@ def _note(means: Mapping[str, float]) -> str:
 
 
 def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mapping[str, float]) -> str:
-    """Return what the newest evaluation found: errors of sampled actions, and success."""
+    """Return the newest evaluation in words: the errors of sampled actions, and success."""
     parts = [
         f"action error {part['action_error']:.3f} {where} (gripper wrong {part['gripper_wrong']:.0%})"
         for where, part in (("unseen", scores), ("seen", seen))

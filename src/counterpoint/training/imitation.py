@@ -1,7 +1,7 @@
 """Recipes of kind `imitation`: a diffusion policy learns from demonstrations, with auxiliary losses beside it.
 
-The numbers are those of ICon's experiments (Wang and Lin, 2025, Appendix A) and, where that is silent, of Diffusion
-Policy's configurations, which it follows.
+The defaults are those of ICon's experiments (Wang and Lin, 2025, Appendix A). Values that the appendix does not give
+are from Diffusion Policy's configurations, which ICon follows.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def _auxiliary(section: Mapping[str, Any], where: str) -> FrozenConfig:
 
 
 class ImitationRecipe(OfflineRecipe):
-    """A diffusion policy and how it is trained.
+    """A diffusion policy and its training.
 
     Attributes:
-        encoder: The encoder of one moment's images, one network a camera; the paper's ViT-S/16 at 224 x 224.
+        encoder: The encoder of one moment's images, one network per camera; the paper's ViT-S/16 at 224 x 224.
         frame: Height and width of the demonstrations' images, in pixels, out of which windows of the encoder's size
             are cut: at random in training, from the middle when acting.
         use_state: True for a policy that reads proprioception too.
-        state_embed_dim: Outputs of the linear layer that embeds it; 0 passes it on as it is.
+        state_embed_dim: Outputs of the linear layer that embeds proprioception; 0 passes it on as it is.
         diffusion: The denoising network and its schedule.
         icon: Inter-token contrast in the encoder; none with a weight of 0.
         crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); none with a weight of 0.
@@ -198,7 +198,7 @@ def build_imitation(
 
     Args:
         config: The recipe.
-        store: Demonstrations: training episodes alone.
+        store: The demonstrations in the training split.
         cameras: The encoder's cameras, in order.
         start_from: A policy to take weights from.
         recorded: Height and width at which the images were recorded; by default the store's.
@@ -241,8 +241,8 @@ def contrasted_cameras(config: IConConfig, cameras: Sequence[str], recorded: Seq
 
     Args:
         config: Settings of ICon.
-        cameras: The policy's, in order.
-        recorded: The demonstrations', masks among them.
+        cameras: The policy's cameras, in order.
+        recorded: The cameras of the demonstrations, including masks.
 
     Raises:
         BadInputError: A camera that the policy does not see, or without masks; or no camera with masks.

@@ -34,9 +34,10 @@ class OptimizerConfig(FrozenConfig):
         final_lr: Last rate of a cosine schedule; equal to `lr` for a constant rate.
         warmup_steps: Steps of linear rise from 0.
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
-        accumulate: Parts a batch is split into. Parts do not see each other as negatives.
+        accumulate: Number of parts that a batch is split into. Samples of different parts are not each other's
+            negatives.
         decay_vectors: Decay parameters of one dimension (biases, gains of normalisation) too; timm's optimisers do not.
-        ema: Decay of a moving average of the parameters, which is then what is evaluated and exported.
+        ema: Decay of a moving average of the parameters, which is then evaluated and exported.
         ema_power: Let the decay rise to `ema`: the first two updates are copied, at update n after them it is
             1 - (n - 1)^-power, as far as that is less. Diffusion Policy's is 0.75. n is part of the checkpoint.
     """
@@ -68,7 +69,7 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 
 def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tuple[list[nn.Parameter], float]]:
-    """Return parameters with their weight decay: none for those of one dimension, unless `vectors` have it too."""
+    """Return parameters with their weight decay; those of one dimension have none, unless `vectors` is set."""
     if vectors:
         return [(group, decay)]
     parts = ([p for p in group if p.ndim > 1], decay), ([p for p in group if p.ndim <= 1], 0.0)
@@ -83,7 +84,8 @@ class ObjectiveLearner:
         config: The optimiser.
         total_steps: The length of the schedule.
         accelerator: Placement, precision and process group.
-        seed: Random seed of dropout and noise; with the step's number, so that checkpoints hold no generator state.
+        seed: Random seed of dropout and noise, combined with the step's number, so that checkpoints hold no generator
+            state.
         memory: Ways to save memory.
 
     Raises:
@@ -194,7 +196,7 @@ class ObjectiveLearner:
         return output
 
     def _backward_by_chunks(self, step: int, part: Batch, share: float) -> LossOutput:
-        """Do the same, with the activations of a chunk in memory (gradient caching).
+        """Add the same gradient with only one chunk's activations in memory (gradient caching).
 
         All chunks are encoded without a graph; the loss of all rows gives the gradient of each embedding; each chunk is
         then encoded again, and its embeddings' gradient goes on to the parameters.
@@ -231,7 +233,7 @@ class ObjectiveLearner:
         return output
 
     def _score(self, objective: Objective) -> Score:
-        """Return the loss, of the rows of all processes where these are each other's negatives."""
+        """Return the loss; where rows are each other's negatives, it covers the rows of all processes."""
         return (lambda features, batch: objective.loss(*gather(features, batch))) if self._gathers else objective.loss
 
     def _backpropagate(self, output: LossOutput, share: float) -> None:

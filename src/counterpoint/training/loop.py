@@ -19,7 +19,7 @@ class LoopConfig(FrozenConfig):
         batch_size: Samples an update, over all processes.
         seed: Random seed for initial weights and every draw.
         log_every: Updates between lines of training numbers (each the mean since the last).
-        eval_every: Steps between evaluations; 0 evaluates never.
+        eval_every: Steps between evaluations; 0 for no evaluation.
         save_every: Steps between checkpoints.
         keep: Number of checkpoints that are kept.
         trackers: `tensorboard`, `wandb`, both or none.
@@ -48,12 +48,12 @@ class TrainConfig(LoopConfig):
     """The loop's settings.
 
     Attributes:
-        epochs: Passes over the data; where `steps` is given too, the smaller of the two.
+        epochs: Passes over the data; if `steps` is given too, the smaller of the two counts.
         workers: Processes that prepare batches.
         precision: `no` (float32), `fp16` or `bf16`.
-        eval_batches: Batches of one validation, the same ones each time.
-        keep_best: Number of models of least validation error that are kept in `best/` beside the last. The error is
-            that of sampled actions, for a policy that samples any, and the loss otherwise.
+        eval_batches: Batches of one validation; every validation has the same batches.
+        keep_best: Number of models of least validation error that are kept in `best/` beside the last. The error is the
+            error of sampled actions for a policy that samples actions, and the loss otherwise.
     """
 
     epochs: int | None = free(None, ge=1)

@@ -1,4 +1,4 @@
-"""Training of what does not fit a device: activations that are computed again, and parameters spread over processes.
+"""Train networks that do not fit a device: recompute activations, and spread parameters over processes.
 
 An objective's blocks are the outermost members of lists and chains (`nn.ModuleList`, `nn.Sequential`) in its encoder: a
 transformer's blocks, a residual network's stages.
@@ -29,14 +29,14 @@ CAN_SHARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 class MemoryConfig(FrozenConfig):
     """Ways to save memory.
 
-    Gradients are those of the whole batch, but for rounding, for what dropout draws, and for batch normalisation, which
-    takes its statistics from a chunk.
+    Gradients equal those of the whole batch, except for rounding, for dropout's random numbers, and for batch
+    normalisation, which takes its statistics from a chunk.
 
     Attributes:
         chunk: Samples of a process that the encoders read at a time, where rows are each other's negatives (gradient
             caching: Gao et al., RepL4NLP 2021, section 3). Activations take the memory of a chunk, not of a batch;
             encoders run forward twice.
-        recompute: Keep the inputs of blocks alone, and run blocks again in the backward pass.
+        recompute: Keep only the inputs of blocks, and run blocks again in the backward pass.
         shard: Spread parameters, gradients and the optimiser's state over all processes (FSDP2).
     """
 
@@ -46,7 +46,7 @@ class MemoryConfig(FrozenConfig):
 
 
 def blocks(objective: nn.Module) -> list[nn.Module]:
-    """Return the outermost members of lists and chains that are networks themselves, of its encoder if it has one."""
+    """Return the outermost networks in lists and chains of the objective's encoder, or of the objective itself."""
     return _blocks(getattr(objective, "encoder", objective))
 
 
@@ -65,7 +65,7 @@ def _blocks(network: nn.Module) -> list[nn.Module]:
 def recompute(objective: nn.Module) -> None:
     """Make the blocks run again in the backward pass, in place of keeping their activations.
 
-    Running statistics move once a step all the same.
+    Running statistics still move only once per step.
     """
     for block in blocks(objective):
         contexts: Callable[[], tuple[AbstractContextManager[None], ...]] = partial(_first_and_again, block)
@@ -116,7 +116,7 @@ def whole(tree: Any) -> Any:
 
 
 def spread(values: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors spread as those of the same name in `like`; all processes must call it with the same values."""
+    """Return tensors spread like those of the same name in `like`; all processes must call it with equal values."""
     return {
         name: distribute_tensor(value, own.device_mesh, own.placements)
         if isinstance(own := like.get(name), DTensor)

@@ -37,7 +37,7 @@ class SplitsConfig(FrozenConfig):
     Attributes:
         train_split: Split to train on, where the data have splits; none takes everything.
         val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
-        decode: `once` keeps all frames in a training store; `always` decodes those of each batch when it is read,
+        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read,
             which data larger than the disk need and objectives that read few frames a clip can afford.
         cache: Folder of training stores; by default the user's cache folder.
     """
@@ -48,7 +48,7 @@ class SplitsConfig(FrozenConfig):
     cache: str | None = free(None)
 
     def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
-        """Return a data set's episodes to train on and, where it has any, those to validate on."""
+        """Return a data set's training episodes and, if it has any, its validation episodes."""
         split = validation_split(path, self.val_split)
         train = open_dataset(path, split=self.train_split if split_names(path) else None)
         return train, None if split is None else open_dataset(path, split=split)
@@ -56,7 +56,7 @@ class SplitsConfig(FrozenConfig):
 
 @dataclass(frozen=True)
 class Opened:
-    """Accepted data, and how they become a training.
+    """Accepted data, and the functions that turn them into a training.
 
     Attributes:
         train: Training episodes.
@@ -66,7 +66,7 @@ class Opened:
         identity: Values that a continued run must share, beside the fingerprint of the training episodes.
         facts: Returns entries for `config.json`, from the store and the spec of the batches.
         embeds: `prepare` computes features, of open stores too.
-        rescored: Score training episodes, too, whenever others are validated.
+        rescored: Score training episodes too, whenever validation episodes are scored.
     """
 
     train: EpisodeStore
@@ -177,9 +177,9 @@ class PretrainingRecipe(OfflineRecipe):
 
     Attributes:
         objective: The objective and its settings.
-        initialize_from: A folder or Hub id of an encoder to start from, such as a converted checkpoint, or one to
-            fine-tune (Premier-TACO, Figure 8).
-        base: Class of the objectives that it takes.
+        initialize_from: A folder or Hub id of an encoder to start from, such as a converted checkpoint, or an encoder
+            to fine-tune (Premier-TACO, Figure 8).
+        base: Class of the objectives that the recipe takes.
     """
 
     objective: Any

@@ -42,15 +42,15 @@ class AgentLoopConfig(LoopConfig):
 
 
 class OnlineConfig(AgentLoopConfig):
-    """The online loop's settings; steps are environment steps, and the end is always evaluated.
+    """The online loop's settings. Steps are environment steps, and there is always an evaluation at the end.
 
     Attributes:
         envs: Environments that collect side by side; more than one run in processes of their own.
         warmup: Environment steps of uniformly random actions before the first update.
-        updates_per_step: Updates per environment step; .25 is one update every four steps.
+        updates_per_step: Updates per environment step; 0.25 is one update every four steps.
         capacity: Transitions the buffer holds.
-        eval_episodes: Episodes of one evaluation, the same ones each time.
-        worker_timeout: Seconds a simulator may take for one step before it counts as failed.
+        eval_episodes: Episodes of one evaluation; every evaluation has the same episodes.
+        worker_timeout: Seconds that a simulator may take for one step before it counts as failed.
     """
 
     steps: int | None = free(1_000_000, ge=1)
@@ -67,10 +67,10 @@ class OnlineConfig(AgentLoopConfig):
 
 
 class Recorder:
-    """One environment's part of a round: remembered a step at a time, stored when it is over.
+    """A recorder of one environment's episode in a round: it remembers each step and stores the whole episode.
 
     Args:
-        first: The answer to its reset.
+        first: The environment's answer to its reset.
     """
 
     def __init__(self, first: Step) -> None:
@@ -108,7 +108,7 @@ class SimulatorFailedError(RuntimeError):
 
 @dataclass
 class Counters:
-    """How far a run is; together with the seed they decide what happens next."""
+    """The progress of a run; counters and seed together decide all that follows."""
 
     steps: int = 0
     updates: int = 0
@@ -121,8 +121,8 @@ class OnlineSource(Source):
     """Batches of a replay buffer that the agent fills between them.
 
     Args:
-        agent: Acts and learns.
-        buffer: Holds the episodes.
+        agent: The agent that acts and learns.
+        buffer: The buffer that holds the episodes.
         envs: The training environments.
         config: The loop's settings.
         followed: Send every batch to the `FollowingSource` of every other process.
@@ -270,7 +270,7 @@ class OnlineSource(Source):
 
 
 class FollowingSource(Source):
-    """The batches of the main process's `OnlineSource` in the others, which have neither simulators nor a buffer."""
+    """The main process's `OnlineSource` batches in all other processes, which have no simulators and no buffer."""
 
     unit = OnlineSource.unit
 

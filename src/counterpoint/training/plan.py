@@ -1,4 +1,4 @@
-"""Recipes and what they become: a plan, whose arguments are accepted, and a job, which is ready to run."""
+"""Recipes, which become a plan, whose arguments are accepted, and then a job, which is ready to run."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Job:
     """A training that is ready to run.
 
     Attributes:
-        learner: Trains.
+        learner: The learner to train.
         source: Training batches.
         save: Writes the model's folder, in the main process; all processes call it.
         validation: Validation batches.
-        seen: Batches of training episodes that are scored beside them.
+        seen: Batches of training episodes that are scored beside the validation batches.
         evaluate: Scores the learner after a number of steps, in the main process; all processes call it. Its numbers
             are logged as `eval`.
         facts: Entries for the run's `config.json`.
@@ -80,7 +80,7 @@ class Plan:
     """A training whose arguments are accepted.
 
     Attributes:
-        identity: JSON values which a continued run must share, beside the recipe's settings.
+        identity: JSON values that a continued run must share, beside the recipe's settings.
         build: Prepares data in the claimed run.
         facts: Entries for the run's `config.json`.
         loop: The loop's settings, where they are not the recipe's usual ones.
@@ -108,7 +108,7 @@ class Recipe(FrozenConfig):
 
     @classmethod
     def sections(cls, tree: Mapping[str, Any], where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of each section that a name in it decides, such as the objective's."""
+        """Return the class of each section whose class depends on a name in it, such as the objective's."""
         return {}
 
     @classmethod

@@ -35,9 +35,9 @@ def load_recipe(
     Args:
         name: A recipe's name, the path of a TOML file, or an agent's name (its paper's defaults).
         overrides: Dotted keys and their values.
-        data: The data sets it is for: with any, an agent's name means its offline defaults, and a recorder's
-            note may name the environment.
-        env: The environment it is for.
+        data: The data sets that the recipe is for. If there are any, an agent's name means its offline defaults, and a
+            recorder's note may name the environment.
+        env: The environment that the recipe is for.
 
     Raises:
         BadInputError: Naming the key that is unknown or ill-typed, or the recipe that does not exist.

@@ -1,4 +1,4 @@
-"""A run's folder: claimed by one process for one recipe and one data set; numbers, checkpoints and the model in it.
+"""A run's folder, claimed by one process for one recipe and one data set, with numbers, checkpoints and the model.
 
 RUN/config.json      format, kind, settings, data, provenance
 RUN/metrics.jsonl    one line of numbers a split and step; RUN/tensorboard/ beside it
@@ -47,7 +47,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
         folder: The run's `checkpoints` folder; made when absent.
         step: Optimiser steps done.
         state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and `None`.
-        keep: Number of checkpoints that stay.
+        keep: Number of checkpoints that are kept.
 
     Returns:
         The checkpoint's folder.
@@ -73,7 +73,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
 
 
 def settle(folder: Path, path: Path, *, keep: int) -> None:
-    """Name `path` the last checkpoint, and remove older ones, so that `keep` are left with it."""
+    """Name `path` the last checkpoint, and remove old checkpoints until `keep` are left."""
     write_atomically(folder / "last", path.name)
     every = list_checkpoints(folder)
     for old in every[: max(0, every.index(path) + 1 - keep)]:
@@ -118,7 +118,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def last_good(folder: Path) -> str:
-    """Return words on the newest checkpoint, for a run that cannot go on."""
+    """Describe the newest checkpoint in words, for a run that cannot go on."""
     last = folder / "last"
     if not last.exists():
         return "none was saved yet"
@@ -126,7 +126,7 @@ def last_good(folder: Path) -> str:
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """JSON form of `value`; its tensors go to `tensors` under their path."""
+    """Return `value` in JSON form; its tensors are put into `tensors` under their path."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().contiguous().clone()
         return {"tensor": name}
@@ -158,13 +158,13 @@ METRICS = "metrics.jsonl"
 
 
 class Run:
-    """A folder that one process trains in. A context manager: leaving it gives the folder free.
+    """A folder that one process trains in. A context manager: leaving it frees the folder.
 
     Attributes:
         folder: The folder.
         loop: The loop's settings.
         settings: The content of `config.json`.
-        main: True in the process that writes: the first of several ranks.
+        main: True in the process that writes, which is the first of several ranks.
     """
 
     def __init__(self, folder: Path, loop: LoopConfig, settings: dict[str, Any], lock: IO[str] | None) -> None:
@@ -245,12 +245,12 @@ class Run:
         self.last_saved = step
 
     def keep_best(self, step: int, error: float, save: Callable[[Path], object]) -> None:
-        """Save the model as `best/step-NUMBER/model` if its validation error is among the least; drop the others.
+        """Save the model as `best/step-NUMBER/model` if its validation error is among the least; drop all others.
 
         Args:
             step: Steps done.
-            error: The validation's.
-            save: Writes the model's folder.
+            error: The validation error.
+            save: A function that writes the model's folder.
         """
         most = self.loop.keep_best if isinstance(self.loop, TrainConfig) else 0
         if not most:
@@ -290,13 +290,13 @@ class Run:
         return BadInputError(f"training step {update}", str(error), "a finite loss and finite gradients", hint)
 
     def close(self) -> None:
-        """Let other processes have the folder."""
+        """Release the folder to other processes."""
         if self._lock is not None:
             self._lock.close()
 
 
 class MetricsLog:
-    """One JSON object a line in `RUN/metrics.jsonl`, and in the chosen trackers.
+    """A log with one JSON object per line in `RUN/metrics.jsonl`, copied to the chosen trackers.
 
     Args:
         run: The run's folder.
@@ -330,7 +330,7 @@ class MetricsLog:
             self._wandb.log({f"{split}/{name}": value for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:
-        """Flush everything."""
+        """Flush and close all logs."""
         self._file.close()
         if self._board is not None:
             self._board.close()

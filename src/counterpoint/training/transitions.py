@@ -30,9 +30,10 @@ class StepDataConfig(SplitsConfig):
     """The episodes and how they are sampled. Frames have the encoder's size.
 
     Attributes:
-        camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.
-        balance: `steps` samples every step alike, so that a task weighs as much as it has data; `tasks` samples a task
+        camera: Name of the camera, or names of as many cameras as the encoder has, in its order; by default the data's
             first.
+        balance: `steps` samples all steps with equal probability, so that a task with more data weighs more; `tasks`
+            samples a task first.
     """
 
     camera: str | tuple[str, ...] | None = None
@@ -69,7 +70,7 @@ class TransitionsRecipe(PretrainingRecipe):
         return Opened(source, held_out, self._prepared, build, facts=_facts)
 
     def _stores(self, given: Given) -> tuple[EpisodeStore, EpisodeStore | None]:
-        """Return the episodes to train and to validate on; each data set is a domain with its own action space."""
+        """Return the training and validation episodes; each data set is a domain with its own action space."""
         names, stores = _names(given.data), []
         kept_back: dict[str, EpisodeStore] = {}
         for name, data in zip(names, given.data, strict=True):
@@ -120,7 +121,7 @@ def centred(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = 
 
 
 def load_encoder(source: str, expected: ObservationConfig, where: str) -> ObservationEncoder:
-    """Load an encoder that must be what the configuration says.
+    """Load an encoder whose configuration must be the expected one.
 
     Args:
         source: A folder or a Hub id.
@@ -152,7 +153,7 @@ def action_dim(store: EpisodeStore) -> int:
 
 
 def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None) -> torch.Tensor:
-    """Return about `count` frames spread evenly over all episodes: uint8 [N, H, W, 3], of C cameras [N, C, H, W, 3]."""
+    """Return about `count` frames, evenly over all episodes: uint8 [N, H, W, 3], or [N, C, H, W, 3] for C cameras."""
     cameras = camera_names(camera, store.cameras)
     total = sum(info.length for info in store.episodes)
     every = max(1, total // count)
@@ -181,7 +182,7 @@ def _facts(store: EpisodeStore, bound: BoundSpec) -> dict[str, Any]:
 
 
 def _names(data: Sequence[str | Path | EpisodeStore]) -> list[str]:
-    """Return the names of the domains: their folders' names, or whole paths where two are alike."""
+    """Return the names of the domains: their folders' names, or whole paths if two folders have the same name."""
     paths = [Path(one).resolve() if isinstance(one, str | Path) else Path(f"store-{i}") for i, one in enumerate(data)]
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]

@@ -50,10 +50,10 @@ def info(path: Positional[DataSet]) -> None:
 
 
 def data_sets(path: str | Path) -> list[str | Path]:
-    """Return the data sets that a path means: itself, or those in a folder such as `collect pointmaze` writes.
+    """Return the data sets at a path: the path itself, or those in a folder that `collect pointmaze` wrote.
 
     Raises:
-        BadInputError: When there is none.
+        BadInputError: When the path has no data set.
     """
     if is_minari(path):
         return [path]
@@ -212,7 +212,7 @@ def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> N
 
 
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
-    """Return split name -> "a:b", episodes a to b - 1; of HDF5 their number, as they are scattered."""
+    """Return each split's episodes as "a:b", a to b - 1; for HDF5, where they are scattered, their number."""
     if isinstance(store, LeRobotStore):
         return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
     if isinstance(store, Hdf5Store):
@@ -225,7 +225,7 @@ def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
 
 
 def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
-    """Return the episodes of `train`, of `valid`, and the rest, with the two as ranges; other subsets are dropped."""
+    """Return episodes in the order `train`, `valid`, rest, and the ranges of these two splits; others are dropped."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
     if not train or set(train) & set(valid):
         return store, {}
@@ -258,7 +258,7 @@ def _rate(store: EpisodeStore, fps: int | None) -> int:
 
 
 def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, resample: bool) -> Episode:
-    """Return one episode at the target's rate and size; few frames are held at full size at a time."""
+    """Return one episode at the target's rate and size; only a few frames at a time are held at full size."""
     info = store.episodes[number]
     steps = np.arange(info.length)
     if resample:

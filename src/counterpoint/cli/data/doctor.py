@@ -1,4 +1,4 @@
-"""Find everything that is wrong with a data set, where a reader stops at the first thing.
+"""Find all faults of a data set, where a reader stops at the first one.
 
 Files are opened and decoded in worker processes that may die, because damaged media can crash a decoder. Findings have
 the form of errors: the file, what was found, what was expected, and a hint.
@@ -42,10 +42,10 @@ def examine(path: str | Path) -> list[BadInputError]:
     """Examine a data set of any format, or a training store, to the last frame.
 
     Returns:
-        One finding for each thing that is wrong; none where all is well.
+        One finding for each fault; none for a sound data set.
 
     Raises:
-        BadInputError: When nothing is there that could be examined.
+        BadInputError: When the path has no data set that can be examined.
     """
     path = located(path)
     if recognise(path).name == "training_store":
@@ -74,7 +74,7 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
 
 
 def _uneven(video: Path) -> list[BadInputError]:
-    """Find a variable frame rate, as training counts every step alike."""
+    """Find a variable frame rate, since training treats all steps as equally long."""
     if not has_uneven_rate(video):
         return []
     steps = np.maximum(np.diff(frame_times(video)[:-1]), 1e-6)
@@ -223,7 +223,7 @@ def _numbers(path: Path) -> dict[str, Any]:
 
 
 def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
-    """Return the location and value of the first entry of nested lists and objects that is no finite number."""
+    """Return the location and value of the first entry, in nested lists and objects, that is not a finite number."""
     if isinstance(value, dict | list):
         entries = value.items() if isinstance(value, dict) else enumerate(value)
         return next(filter(None, (_not_finite(entry, f"{at}/{key}") for key, entry in entries)), None)

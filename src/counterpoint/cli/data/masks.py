@@ -1,14 +1,14 @@
 """The work of `counterpoint data masks`: copy a LeRobot data set with robot masks beside its images.
 
-Masks come from files that were made elsewhere, in a folder with an entry an episode::
+Masks come from one of two sources. Either you give a folder with one entry per episode, laid out as below::
 
-    FOLDER/episode_000000/CAMERA/000000.png ...     an image a frame, named by the frame's number, or
+    FOLDER/episode_000000/CAMERA/000000.png ...     one image per frame, named by the frame's number, or
     FOLDER/episode_000000.npz                       an array CAMERA, bool or uint8 [T, H, W]
 
-as large as their image, 0 off the robot and 1 or 255 on it; or from the Segment Anything Model (Kirillov et al. 2023,
-arXiv 2304.02643). Its prompts, points on the robot and a box about it, are given once for a camera and hold for all of
-its frames, which suits a wrist camera, or a robot that covers the points in every frame. The model proposes three masks
-for a frame; the one with the highest predicted overlap is taken.
+Each mask has its image's size and is 0 off the robot and 1 or 255 on it. Or the Segment Anything Model (Kirillov et al.
+2023, arXiv 2304.02643) makes the masks. Its prompts, points on the robot and a box around it, are given once per camera
+and hold for all frames of that camera, which suits a wrist camera, or a robot that covers the points in every frame.
+The model proposes three masks per frame; the one with the highest predicted overlap is taken.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class MaskFiles:
     """Masks in files, checked to exist for every frame of a data set before any is read.
 
     Args:
-        folder: Laid out as above.
-        store: The data set; its episodes are numbered as the folder's.
+        folder: The folder, laid out as in the module's docstring.
+        store: The data set; its episodes have the folder's numbers.
 
     Attributes:
         cameras: The cameras that have masks.
@@ -211,7 +211,7 @@ def _image(path: Path) -> Array:
 
 
 def _checked(where: str, values: Array, size: tuple[int, ...]) -> Array:
-    """Return bool [..., H, W] of the size of its image."""
+    """Return a mask, bool [..., H, W], that has the size of its image."""
     mask = as_mask(where, values)
     found = f"a mask of {mask.shape[-1]}x{mask.shape[-2]} pixels"
     expected = f"{size[1]}x{size[0]}, the size of its image"
@@ -223,20 +223,21 @@ class SamMasks:
     """Masks of one camera by the Segment Anything Model.
 
     Args:
-        name: A model on the Hub, such as `facebook/sam-vit-base` (with `@COMMIT`, that of one commit), or a folder.
+        name: A model on the Hub, such as `facebook/sam-vit-base` (add `@COMMIT` for the model of one commit), or a
+            folder.
         store: The data set.
         camera: The camera that is prompted.
-        points: On the robot.
-        box: About the robot.
-        batch_size: Frames at a time.
-        device: A torch device; a GPU where there is one by default.
+        points: Points on the robot.
+        box: A box around the robot.
+        batch_size: Number of frames in a batch.
+        device: A torch device; by default a GPU if there is one.
 
     Attributes:
         cameras: The one camera.
         about: Notes on the origin of the masks.
 
     Raises:
-        BadInputError: When there is no prompt, one lies outside the image, the camera or device is unknown, or the
+        BadInputError: When there is no prompt, a prompt lies outside the image, the camera or device is unknown, or the
             model cannot be loaded or is of another kind.
         MissingExtraError: When `transformers` is not installed.
     """

@@ -1,4 +1,4 @@
-"""Record dm_control tasks as LeRobot v3 data sets, one a task: `counterpoint collect dmc`.
+"""Record dm_control tasks as LeRobot v3 data sets, one per task: `counterpoint collect dmc`.
 
 Tasks differ in the size of actions and states, so OUT is a folder of data sets, `OUT/walker-walk` and so on, which
 `MultiTaskStore` opens as one.
@@ -34,15 +34,15 @@ class DMCCollectConfig(CollectConfig):
         tasks: Names of tasks, `pretraining` (the paper's six) or `evaluation` (the ten of its Table 1).
         kind: `random` (actions from U(-1, 1)), `exploratory` (a planner of growing skill, in place of the paper's
             DrQ-v2 replay) or `expert` (a planner with the true dynamics).
-        episodes: Training episodes a task; by default as in the paper: of an expert 20, for humanoid and dog 100; of
-            the other kinds 200.
-        steps: Actions an episode, each of two control steps; 500 at most.
+        episodes: Training episodes per task. The defaults are the paper's: 20 for the kind `expert` (100 for humanoid
+            and dog), 200 for the other kinds.
+        steps: Actions per episode, each of two control steps; 500 at most.
         size: Height and width of the images, in pixels.
         camera: A camera of all the tasks' models, by name or number; DrQ-v2's choice by default.
         noise_first: Standard deviation of the noise of the least skilled exploratory episode.
-        noise_last: Standard deviation of the noise of the most skilled one.
-        least_return: Share of the highest possible return, of so many steps, that an expert's episode has to earn;
-            another scene takes the place of one that earns less.
+        noise_last: Standard deviation of the noise of the most skilled exploratory episode.
+        least_return: Share of the highest possible return over `steps` that an expert's episode has to earn; an episode
+            that earns less is replaced by one in another scene.
         planner: The planner's settings; each task's own by default.
     """
 
@@ -59,7 +59,7 @@ class DMCCollectConfig(CollectConfig):
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """One name in every data set, whichever of the model's cameras is rendered, so that data sets combine."""
+        """The one camera name of every data set, whichever camera is rendered, so that data sets combine."""
         return ("camera",)
 
 
@@ -73,7 +73,7 @@ def skill(number: int) -> float:
 
 
 class DMCActor(NoisyExpert):
-    """Acts in one episode.
+    """An actor of one episode.
 
     - random: every action dimension from U(-1, 1), as for the paper's Figure 7.
     - exploratory: in place of the replay buffer of a DrQ-v2 agent, from which Premier-TACO samples, a planner whose
@@ -83,12 +83,12 @@ class DMCActor(NoisyExpert):
 
     Args:
         env: The environment.
-        kind: One of these.
+        kind: One of these kinds.
         number: Number of the episode, which decides its skill.
         planner: The planner's settings; the task's own by default.
         noise: Standard deviation of the expert's noise.
-        noise_first: That of an unskilled exploratory episode.
-        noise_last: That of a skilled one.
+        noise_first: Standard deviation of the noise of an unskilled exploratory episode.
+        noise_last: Standard deviation of the noise of a skilled exploratory episode.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
     Disk: some megabytes an episode.
 
     Returns:
-        Task -> the folder of its data set.
+        The folder of each task's data set.
 
     Raises:
         BadInputError: When the configuration is wrong, a folder holds something else, or a worker dies.

@@ -63,7 +63,7 @@ _INSTRUCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A task of the suite: our name, such as `cup-catch`, and the task in words."""
+    """A task of the suite: its name in this library, such as `cup-catch`, and the task in words."""
 
     name: str
     instruction: str
@@ -127,13 +127,13 @@ class DMCEnv(MujocoEnv):
 
     Args:
         task: A name of `TASKS`, such as `walker-walk`.
-        **options: See `Options`; cameras of the model by name or number, DrQ-v2's by default (0, of the quadruped 2);
-            500 steps at most.
+        **options: See `Options`; cameras of the model by name or number, by default DrQ-v2's (2 for the quadruped, 0
+            elsewhere); 500 steps at most.
 
     Attributes:
         task: The task as the suite calls it.
         environment: The suite's own environment; `physics` is its simulation.
-        seconds: Simulated time an action takes.
+        seconds: Simulated time that an action takes.
     """
 
     packages = ("dm_control", "mujoco", "numpy")

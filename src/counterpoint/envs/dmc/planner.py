@@ -51,8 +51,8 @@ class Readings:
     """Sensor readings after control steps of several rollouts.
 
     Attributes:
-        positions: Sensor -> float64 [B, T, n], positions and velocities after each control step.
-        forces: Sensor -> float64 [B, T, n], contact forces in the last simulation step of each control step.
+        positions: For each sensor, positions and velocities after each control step, float64 [B, T, n].
+        forces: For each sensor, contact forces in the last simulation step of each control step, float64 [B, T, n].
         controls: float64 [B, T, A], as carried out.
         model: The planner's `mujoco.MjModel`, with this episode's targets.
         task: The suite's task, with this episode's constants.
@@ -209,8 +209,8 @@ _CHANGING = ("site_pos", "site_size", "geom_pos", "geom_size", "dof_damping")
 class TrueModel:
     """The true dynamics of a task: rolls many plans out from its present state, at once.
 
-    The rollouts use a copy of the task's model with a few more sensors. Sensors do not act on the simulation, so that
-    a plan brings in the environment what it brought here.
+    The rollouts use a copy of the task's model with a few more sensors. Sensors do not act on the simulation, so that a
+    plan earns the same reward in the environment.
 
     Args:
         env: The task; its state does not change.
@@ -231,7 +231,7 @@ class TrueModel:
         self._places = {sensor.name: slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0]) for sensor in sensors}
 
     def rewards(self, plans: Array) -> tuple[Array, Array]:
-        """Return the suite's rewards and the planner's guides that plans bring from the task's present state.
+        """Return the suite's rewards and the planner's guides that plans earn from the task's present state.
 
         Args:
             plans: float [B, H, A] in [-1, 1]: H actions, each held for two control steps.
@@ -307,7 +307,7 @@ def planner_config(task: str) -> MPPIConfig:
 
 
 class Planner(MPPI):
-    """Chooses actions for a task by planning with its true dynamics.
+    """A controller that chooses a task's actions by planning with its true dynamics.
 
     Args:
         env: The task; planning does not change its state.

@@ -46,14 +46,14 @@ class StitchPlan:
 
     @property
     def starts(self) -> tuple[Cell, ...]:
-        """Cells where evaluation starts: those of the first part that are in no other."""
+        """Cells where evaluation starts: the cells of the first part that no other part contains."""
         return tuple(cell for cell in self.parts[0] if cell not in self.parts[1])
 
     @property
     def goals(self) -> tuple[Cell, ...]:
-        """Cells where evaluation ends: those of the last part that neither are in the one before nor touch it.
+        """Cells where evaluation ends: those in the last part that are not in the part before and do not touch it.
 
-        So being in the overlap is never being near the goal.
+        So a ball in the overlap is never near the goal.
         """
         before = {other for cell in self.parts[-2] for other in (cell, *around(cell))}
         return tuple(cell for cell in self.parts[-1] if cell not in before)
@@ -64,15 +64,15 @@ def plan_stitching(
 ) -> StitchPlan:
     """Cut a maze by the distance from a start, in cells, into parts of equal length.
 
-    A part is what hangs together around the shortest path from start to goal. Parts that are no neighbours share
-    nothing, so a way from the first part to the last one leaves every part.
+    A part holds the connected cells around the shortest path from start to goal. Parts that are not neighbours share no
+    cell, so a way from the first part to the last one leaves every part.
 
     Args:
         grid: The maze.
         start: The cell from which distances are counted; the first free cell where `None`.
         goal: The cell where the last part ends; the cell farthest from the start (the first of them) where `None`.
         parts: Number of parts.
-        overlap: The overlap is as many cells to either side of a cut.
+        overlap: Number of cells to either side of a cut that both parts share.
 
     Raises:
         BadInputError: When start and goal are not free, connected and far enough from one another: every part has
@@ -127,11 +127,11 @@ class PointMazeCollect(CollectConfig):
         out: The folder to write: a Minari data set in `train` and one in `val`.
         maze: Name of the PointMaze.
         suite: `navigate` or `stitch`.
-        steps: Transitions an episode.
+        steps: Transitions per episode.
         repeat: Steps of the maze that an action lasts: fewer decisions for the same way.
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
-        parts: Parts of the maze in the suite `stitch`; no trajectory leaves the one that it begins in.
-        start: Cell (row, column) of the first part, from which distances are counted; the first free one where `None`.
+        parts: Parts of the maze in the suite `stitch`; no trajectory leaves the part in which it begins.
+        start: Cell (row, column) of the first part, from which distances are counted; the first free cell where `None`.
         goal: Cell of the last part; the farthest from the start where `None`.
         overlap: Cells on either side of a cut that both its parts share.
     """
@@ -163,14 +163,14 @@ class PointMazeCollect(CollectConfig):
 def collect_pointmaze(config: PointMazeCollect) -> Path:
     """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
 
-    Beside the data lies `collect.json`: what `collect` keeps of every data set (episodes that strayed count as
-    `dropped`), and under `evaluation` the environment on which to evaluate.
+    Beside the data lies `collect.json` with the notes that `collect` keeps on every data set (episodes that strayed
+    count as `dropped`) and, under `evaluation`, the environment on which to evaluate.
 
     Time on two cores: under a second an episode. Disk: about 40 kB an episode.
 
     Raises:
         BadInputError: When the folder holds something else, or the maze cannot be cut.
-        MissingExtraError: When the simulator or what writes Minari's form is not installed.
+        MissingExtraError: When the simulator or the package that writes Minari's format is not installed.
     """
     import_minari()  # before an hour of recording that could not be written
     return collect(_MazeCollection(config))
@@ -214,7 +214,7 @@ class _MazeCollection(Collection):
         return make_goal_env(EnvConfig(name=task, repeat=self.config.repeat, max_episode_steps=steps))
 
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
-        """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""
+        """Drive to the commanded goal, then on to random cells of the part; give the episode up if the ball strays."""
         grid, _, controllers = maze_of(self.config)
         controller, rng = controllers[slot.number % len(controllers)], sample_rng(seed, 0, "controller")
         part = controller.cells
@@ -242,7 +242,7 @@ class _MazeCollection(Collection):
         )
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
-        """Write the splits, once it is proven that no episode leaves its part."""
+        """Write the splits after a check that no episode leaves its part."""
         config, (grid, plan, _) = self.config, maze_of(self.config)
         with Beside(folder) as beside:
             made = Path(beside) / folder.name

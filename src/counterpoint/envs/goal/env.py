@@ -44,16 +44,17 @@ class EnvConfig(FrozenConfig):
     """A goal-reaching environment.
 
     Attributes:
-        name: Its gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`; of `module:MyEnv-v0` the
-            module is imported before, to register it. OGBench's are `ogbench:pointmaze-medium-v0` and so on.
+        name: The environment's gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`. For `module:MyEnv-v0`,
+            the module is imported first, to register the environment. OGBench's ids are `ogbench:pointmaze-medium-v0`
+            and so on.
         observations: `state`, or `image`: an image, and then goals are images too.
-        goals: `coordinates` of what is to be moved; `state`: the whole observation, also of the goal that is
-            commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
+        goals: `coordinates`: the coordinates of the thing to be moved; `state`: the whole observation, also for the
+            commanded goal; `state_zero_padded`: whole observations in training, and as command the coordinates with
             zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
         corruption: Probability with which each observation is replaced by another one.
-        repeat: Steps of the environment that an action lasts, fewer at the end of an episode. The agent sees, and
-            success is judged by, the state after the last of them.
-        max_episode_steps: Length of an episode in steps of the environment; its own where `None`.
+        repeat: Steps of the environment that an action lasts, fewer at the end of an episode. The agent sees the state
+            after the last of these steps, and success is judged by this state.
+        max_episode_steps: Length of an episode in steps of the environment; the environment's own length where `None`.
         image_size: Height and width of images; the agents' convolutions need 36 pixels.
         start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
         goal_cells: Cells of the goals.
@@ -90,8 +91,8 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
     true state, whatever is observed.
 
     Args:
-        config: Its name and form.
-        env: An environment, or a function that makes one, in the place of that of `config.name`.
+        config: The environment's name and form.
+        env: An environment, or a function that makes one, instead of the environment named in `config.name`.
 
     Raises:
         BadInputError: If the environment does not exist, has no goals, or cannot take that form.
@@ -218,7 +219,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; `seed` decides all that follows from the same actions."""
+        """Begin an episode; the same seed and the same actions give the same episode."""
         if seed is not None:
             self._rng = sample_rng(seed, 0, "goal")
         raw, info = self.env.reset(seed=seed, options=self._cells(options))
@@ -356,7 +357,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 class CorruptedObservations(
     gymnasium.Wrapper[Observation, Any, Observation, Any], gymnasium.utils.RecordConstructorArgs
 ):
-    """Replaces observations by others that were seen; `info["corrupted"]` says when.
+    """A wrapper that replaces observations by others that were seen; `info["corrupted"]` says when.
 
     TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. Read here
     as: each observation, the first of an episode included, is replaced with that probability by one sampled uniformly
@@ -419,7 +420,8 @@ class CorruptedObservations(
 def spaces_of(env: Env) -> Spaces:
     """Return the spaces of an agent for this environment.
 
-    `success_distance` is that of goal coordinates; it is 0 for states and images, which only equal ones reach.
+    `success_distance` is for goal coordinates. It is 0 for states and images, which only an equal state or image
+    reaches.
 
     Raises:
         BadInputError: When it was not made by `make_goal_env`.
@@ -451,18 +453,18 @@ def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
 
 
 def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
-    """Return n goal environments side by side; several get processes of their own."""
+    """Return n goal environments side by side; if n is above 1, each runs in a process of its own."""
     return VectorEnv(partial(make_goal_env, config), n, processes=n > 1, timeout=timeout)
 
 
 def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return settings for another environment: the cells of one maze mean nothing in the next."""
+    """Return settings for another environment, without the cells, which belong to one maze."""
     cells = ("start_cells", "goal_cells")
     return {key: value for key, value in env.items() if name == env.get("name") or key not in cells} | {"name": name}
 
 
 def matched(wanted: Spaces, found: Spaces, data: str) -> Spaces:
-    """Return the environment's spaces when the data set or agent has the same.
+    """Return the environment's spaces if the data set or agent has the same spaces.
 
     Raises:
         BadInputError: When observations, goals or actions differ.

@@ -35,7 +35,7 @@ class MazeGrid:
         """Return the maze of an environment.
 
         Raises:
-            BadInputError: When it is no maze.
+            BadInputError: When the environment is not a maze.
         """
         maze: Any = getattr(env.unwrapped, "maze", None)
         where, expected = f"env {type(env.unwrapped).__name__}", "a PointMaze or AntMaze environment"
@@ -68,7 +68,7 @@ class MazeGrid:
 
         Args:
             source: The cell at distance 0.
-            within: Cells that may be entered; all free ones where `None`.
+            within: Cells that may be entered; all free cells where `None`.
         """
         allowed = set(self.free if within is None else within)
         found, frontier = {source: 0}, deque([source])
@@ -81,7 +81,7 @@ class MazeGrid:
         return found
 
     def next_cells(self, goal: Cell, within: Collection[Cell] | None = None) -> dict[Cell, Cell]:
-        """Return, for every cell from which the goal can be reached, the next one on a shortest path to it."""
+        """Return, for every cell from which the goal can be reached, the next cell on a shortest path to the goal."""
         distances = self.distances(goal, within)
         return {
             cell: next(other for other in (cell, *around(cell)) if distances.get(other) == max(steps - 1, 0))
@@ -96,14 +96,14 @@ def around(cell: Cell) -> list[Cell]:
 
 
 class WaypointController:
-    """Drives the PointMaze ball to the middle of the next cell of a shortest path, in the last cell to the goal.
+    """A controller that drives the PointMaze ball along a shortest path, from cell to cell and then to the goal.
 
     It has no memory: its action depends on position, speed and goal alone. A ball that has
-    strayed from the cells it may enter is driven to the middle of the nearest one.
+    strayed from the cells it may enter is driven to the middle of the nearest permitted cell.
 
     Args:
         grid: The maze.
-        within: Cells that may be entered; all free ones where `None`.
+        within: Cells that may be entered; all free cells where `None`.
 
     Attributes:
         cells: The cells that may be entered.
@@ -120,22 +120,22 @@ class WaypointController:
         self._next: dict[Cell, dict[Cell, Cell]] = {}
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
-        """Begin episodes; there is nothing to forget."""
+        """Begin episodes; the controller has no memory to reset."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return that every observation is read."""
+        """Return True for every row: every observation is read."""
         return [True] * len(rows)
 
     def act(
         self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
     ) -> NDArray[np.float32]:
-        """Return actions for n rows: "observation" [n, 4] and "desired_goal" [n, 2] to float32 [n, 2]."""
+        """Return actions float32 [n, 2] for n rows, from "observation" [n, 4] and "desired_goal" [n, 2]."""
         del rows, explore
         pairs = zip(observation["observation"], observation["desired_goal"], strict=True)
         return np.stack([self.action(*pair) for pair in pairs])
 
     def action(self, observation: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the action for one situation: (x, y, vx, vy) and (x, y) to float32 [2] in [-1, 1]."""
+        """Return the action, float32 [2] in [-1, 1], for one state (x, y, vx, vy) and goal (x, y)."""
         here, speed = observation[:2], observation[2:4]
         pull = self.stiffness * (self.waypoint(here, goal) - here) - self.damping * speed
         return np.asarray(pull.clip(-1, 1), np.float32)

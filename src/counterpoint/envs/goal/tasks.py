@@ -1,7 +1,7 @@
-"""Families of goal-reaching simulations: their cameras, their distances, and their states at a reached goal.
+"""Families of goal-reaching simulations: cameras, distances, and states at a reached goal.
 
-Cameras are those of the contrastive RL and TD InfoNCE authors, but for FetchPush. The tasks stay gymnasium-robotics'
-own (start positions, goals, distance in three dimensions): the authors' image forms change them
+Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. The tasks stay
+gymnasium-robotics' own (start positions, goals, distance in three dimensions): the authors' image forms change them
 (`docs/environments.md`).
 """
 
@@ -30,7 +30,7 @@ class GoalTask:
         simulation: The unwrapped gymnasium environment.
 
     Attributes:
-        body: The object whose attribute `data` is the simulation's `mujoco.MjData`: in mazes the moving body.
+        body: The object whose attribute `data` is the simulation's `mujoco.MjData`: in mazes, the moving body.
     """
 
     success_distance: float | None = None
@@ -69,7 +69,7 @@ class GoalTask:
         """Update the parts that images show, and none on which the dynamics depend."""
 
     def hide_markers(self) -> None:
-        """Hide what no real camera would see, above all the mark at the goal."""
+        """Hide the marks that no real camera would see, above all the mark at the goal."""
 
     def _come_to_rest(self) -> None:
         self.simulation.data.qvel[:] = 0
@@ -94,7 +94,7 @@ class MazeTask(GoalTask):
 
     @staticmethod
     def arguments(name: str) -> dict[str, Any]:
-        """Let reaching the goal end no episode and move no goal, so that all episodes are of one length."""
+        """Return arguments by which a reached goal neither ends the episode nor moves; episodes have one length."""
         arguments: dict[str, Any] = {"continuing_task": True, "reset_target": False}
         if name.startswith("AntMaze") and name.endswith("-v5"):
             # 29 numbers with the position, as in D4RL and in versions 3 and 4, instead of 107.
@@ -144,7 +144,7 @@ _NEAR, _MOST_STEPS = 2e-3, 40  # metres from its goal at which the gripper stops
 
 
 class FetchTask(GoalTask):
-    """FetchReach: the gripper at the goal. The tasks with an object derive from it."""
+    """FetchReach: a reached goal has the gripper at the goal. The tasks with an object derive from this class."""
 
     view = View((1.2, 0.8, 0.5), distance=0.8, azimuth=180, elevation=-30)
     goal_slots: ClassVar[tuple[slice, ...]] = (_GRIPPER,)
@@ -183,7 +183,7 @@ class FetchTask(GoalTask):
 
 
 class SlideTask(FetchTask):
-    """FetchSlide: the puck at the goal, out of reach; the gripper where it began."""
+    """FetchSlide: a reached goal has the puck at the goal, out of reach, and the gripper where it began."""
 
     view = View((1.35, 0.8, 0.4), distance=1.75, azimuth=90, elevation=-40)
     goal_slots = (_GRIPPER, _OBJECT)
@@ -195,7 +195,7 @@ class SlideTask(FetchTask):
 
 
 class PushTask(SlideTask):
-    """FetchPush: the block at the goal, the closed gripper six centimetres above its middle."""
+    """FetchPush: a reached goal has the block at the goal and the closed gripper 6 cm above the block's middle."""
 
     # The authors' camera (lookat 1.25, 0.8, 0.4; distance 0.65; elevation -40) fits their own starts and goals.
     # It leaves 10% of this task's starts and 4% of its goals outside the image; this one shows them all.
@@ -209,7 +209,7 @@ class PushTask(SlideTask):
 
 
 class PickAndPlaceTask(PushTask):
-    """FetchPickAndPlace: the block at the goal, in the air or on the table, between the fingers."""
+    """FetchPickAndPlace: a reached goal has the block at the goal, in the air or on the table, between the fingers."""
 
     view = View((1.25, 0.8, 0.5), distance=1.2, azimuth=90, elevation=-30)
     above = np.zeros(3)
@@ -232,7 +232,7 @@ FAMILIES: dict[str, type[GoalTask]] = {**FETCH_TASKS, "PointMaze": PointMazeTask
 
 
 def task_of(name: str) -> type[GoalTask]:
-    """Return the family of an environment's name, or `GoalTask` where it has none."""
+    """Return the family of an environment's name; `GoalTask` if it belongs to no family."""
     return FAMILIES.get(name.rpartition(":")[2].split("_")[0].split("-")[0], GoalTask)
 
 
@@ -263,7 +263,7 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
             written.unlink(missing_ok=True)  # the maze's model, which it leaves behind
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: of the task `options["task_id"]`, from 1 on, or of one that the seed chooses."""
+        """Begin an episode of the task `options["task_id"]`, from 1 on, or of a task that the seed chooses."""
         if seed is not None:
             self._rng = sample_rng(seed, 0, "task")
         task = int(self._rng.integers(self.unwrapped.num_tasks)) + 1  # type: ignore[attr-defined]

@@ -16,9 +16,9 @@ class KitchenCollectConfig(ExpertCollectConfig):
     """The settings of `collect kitchen`; see `ExpertCollectConfig`. The fingers' commands have no noise.
 
     Attributes:
-        tasks: Names of the kitchen's tasks, or `all` five.
-        after_success: Frames that still show the task solved, after which the episode ends; by default as many as
-            there are actions, so that all episodes have the papers' length.
+        tasks: Names of the kitchen's tasks, or `all` for all five.
+        after_success: Frames that still show the task solved, after which the episode ends; by default the number of an
+            episode's actions, so that all episodes have the papers' length.
         play: Other tasks, drawn anew, that the experts carry out before every episode: play data. The arm then begins
             anywhere and needs more steps, such as 80.
     """
@@ -34,8 +34,9 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
     """Record the kitchen's scripted experts as a LeRobot v3 data set, or continue where an interrupted call ended.
 
     Actions are float32 [T, 9] as carried out, velocities of seven joints and two fingers; state is float32 [T, 9],
-    their positions; the environment state is that of the handles (see `KitchenEnv`). There are 12.5 actions a second;
-    the data set says 12 frames. `meta/info.json` also keeps the configuration, versions, render settings and canary.
+    their positions; the environment state is the state of the handles (see `KitchenEnv`). There are 12.5 actions a
+    second; the data set says 12 frames. `meta/info.json` also keeps the configuration, versions, render settings and
+    canary.
 
     Time on two cores: about 3 s an episode of 112 pixels. Disk: about 0.2 MB an episode.
 

@@ -1,4 +1,4 @@
-"""The kitchen's true dynamics for planners: many plans at once, and images of where they end."""
+"""The kitchen's true dynamics for planners: many plans at once, and images of the states where plans end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from counterpoint.envs.kitchen.env import STEPS, KitchenEnv, control
 
 
 class KitchenDynamics:
-    """Rolls plans out from an environment's present state, and changes nothing in it.
+    """A simulation that rolls plans out from an environment's present state, without changing the environment.
 
     A plan ends where the environment would. States differ by up to 1e-6, because the contact solver starts from another
     guess.

@@ -158,8 +158,8 @@ class KitchenEnv(MujocoEnv):
     handles of the five tasks in metres (15), as RoboHive has them, and the progress of the task's joint (1).
 
     gymnasium-robotics' observation has 59 numbers (positions and velocities of the robot, 9 and 9, and of objects, 21
-    and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, as many of a goal,
-    6 of the hand, 30 from the hand to handles).
+    and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, 15 of a goal, 6 of
+    the hand, 30 from the hand to handles).
 
     Args:
         task: A name of `TASKS`, such as `micro_open`.
@@ -167,7 +167,7 @@ class KitchenEnv(MujocoEnv):
         **options: See `Options`; the left camera at 84 pixels and 50 steps by default.
 
     Attributes:
-        task: Its name.
+        task: The task's name.
         model: The `mujoco.MjModel`; `data` is its state.
         place: Index of the task's joint among the positions.
     """
@@ -208,7 +208,7 @@ class KitchenEnv(MujocoEnv):
 
     @property
     def progress(self) -> float:
-        """The share of the way to the goal that the task's joint has gone; below 0 it went back."""
+        """The share of the way to the goal that the task's joint has gone; negative if the joint went back."""
         return float(self.progress_of(self.joint))
 
     @property
@@ -218,7 +218,7 @@ class KitchenEnv(MujocoEnv):
         return bool(abs(self.joint - self._about.goal) < NEAR * (high - low))
 
     def progress_of(self, joint: Any) -> Any:
-        """Return the share of the way to the goal that positions of the joint are at."""
+        """Return, for positions of the joint, the share of the way to the goal."""
         return joint / self._about.goal
 
     def gap(self, data: Any) -> float:

@@ -29,13 +29,13 @@ class Way:
 
     Attributes:
         ahead: Distance that the hand aims ahead of the joint, in the joint's unit.
-        offset: From the handle's site to the hand's place when the joint is at 0; it turns with the handle.
+        offset: Vector from the handle's site to the hand's place when the joint is at 0; it turns with the handle.
         tilt: Turns of the hand about the vertical, sideways and its own axis.
         grasps: True where the fingers hold the handle; otherwise they push it, closed.
         turns: Share of the handle's turn that the hand makes too.
         stiff: Weight of the hand's rotation, in metres a radian, while it leads.
         until: Share of the goal after which the next way begins.
-        past: As `offset`, a place that the hand goes past on its way to the handle.
+        past: A place that the hand passes on its way to the handle, given as `offset` is.
     """
 
     ahead: float
@@ -53,7 +53,7 @@ class KitchenExpert:
 
     Args:
         model: The `mujoco.MjModel` of the kitchen, the arm's joints first.
-        data: Its state.
+        data: The state of the model.
         joint: Name of the joint that is to move.
         site: Name of the site of its handle.
         goal: The joint's goal.
@@ -137,7 +137,7 @@ class KitchenExpert:
         return self._towards(*self._at(there, way.offset), CLOSE, way.stiff)
 
     def _arrives(self, place: Array, target: Array) -> bool:
-        """Return whether the hand is at the handle, or as near as it gets."""
+        """Return whether the hand is at the handle, or comes no nearer."""
         away, moved = np.linalg.norm(place - target), np.linalg.norm(place - self._last)
         self._last = place
         stopped = away < 3 * self._near and moved < 0.2 * self._near
@@ -151,14 +151,14 @@ class KitchenExpert:
         return self._towards(place - back, turned, OPEN, 2 * self._rest)
 
     def _at(self, joint: float, offset: Vector) -> tuple[Array, Array]:
-        """Return the place [3] and rotation [3, 3] of the hand at the handle when the joint is there."""
+        """Return the hand's place [3] and rotation [3, 3] at the handle for a position of the joint."""
         (place, turn), (_, first) = self._handle(joint), self._handle(0.0)
         turned, (about, sideways, roll) = rotation_vector(turn @ first.T), self._way.tilt
         tilt = _rotation((0, 0, about)) @ _rotation((sideways, 0, 0)) @ _rotation((0, roll, 0))
         return place + _rotation(turned) @ np.array(offset), _rotation(self._way.turns * turned) @ tilt @ FORWARD
 
     def _handle(self, joint: float) -> tuple[Array, Array]:
-        """Return the place and rotation of the handle's site when the joint is there."""
+        """Return the place and rotation of the handle's site for a position of the joint."""
         data = self._posed
         data.qpos[:] = self._data.qpos
         data.qpos[self._joint.qposadr[0]] = joint
@@ -166,7 +166,7 @@ class KitchenExpert:
         return data.site_xpos[self._site].copy(), data.site_xmat[self._site].reshape(3, 3).copy()
 
     def _towards(self, place: Array, rotation: Array, fingers: float, stiff: float) -> Array:
-        """Return the action that moves the hand there; `stiff` weighs its rotation, in metres a radian."""
+        """Return the action that moves the hand to a pose; `stiff` weighs the rotation, in metres per radian."""
         from scipy.optimize import lsq_linear
 
         model, data, seconds = self._model, self._data, self._seconds

@@ -17,10 +17,11 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
 
     Attributes:
         tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be left away.
-        stride: Control steps a frame. 1 gives 80 frames a second and, for the default tasks, 35 to 120 frames
-            an episode. With more, the recorded action is the mean over the steps, and the reward their sum.
-        after_success: Frames that still show the task solved, after which the episode ends; as many as max_steps
-            gives episodes of one length.
+        stride: Control steps per frame. 1 gives 80 frames a second and, for the default tasks, 35 to 120 frames per
+            episode. With more, the recorded action is the mean of the steps' actions, and the reward is the sum of
+            their rewards.
+        after_success: Frames that still show the task solved, after which the episode ends; if it equals max_steps, all
+            episodes have one length.
         max_steps: Control steps after which an unsolved episode ends, 500 at most.
     """
 

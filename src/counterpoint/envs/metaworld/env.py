@@ -98,7 +98,7 @@ def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
     """Return full task names, each once; `default` and `all` are expanded, `-v3` may be omitted.
 
     Raises:
-        BadInputError: When a name is unknown or there is none.
+        BadInputError: When a name is unknown or no name is given.
     """
     tasks: dict[str, None] = {}
     for name in names:
@@ -128,7 +128,8 @@ class MetaWorldEnv(MujocoEnv):
 
     Args:
         task: A name of `INSTRUCTIONS`; `-v3` may be left away.
-        repeat: Control steps an action lasts; rewards are summed, and solved at any of them is solved.
+        repeat: Control steps that an action lasts. Rewards are summed; a task solved at any of these steps counts as
+            solved.
         **options: See `Options`; `corner2` of `CAMERAS` and 112 pixels by default. Steps are control steps: 200 by
             default, as in Premier-TACO's data (Appendix C), 500 at most. The last action is shorter where `repeat`
             does not divide them, as in recorded data.

@@ -25,7 +25,7 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
         tasks: Names of robosuite's tasks that have an expert.
         robot: The robot of all tasks.
         cameras: Names of cameras; `none` records states alone.
-        masks: Cameras whose images get a mask of the robot; `all` of them, or `none`.
+        masks: Cameras whose images get a mask of the robot; `all` cameras, or `none`.
         mask_parts: Parts of the robot in its mask: `arm`, `gripper`, `mount`.
         format: LeRobot v3 (images as video) or robomimic's HDF5 (images as they are); masks are exact in both.
     """
@@ -67,11 +67,10 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
 def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
     """Record robosuite's scripted experts with masks of the robot, or continue where an interrupted call ended.
 
-    Actions are float32 [T, 7] as carried out, 20 a second: changes of the hand's pose, and the gripper. State is
-    float32 [T, 9]: hand position, quaternion and gripper; the environment state is that of the objects (see
-    `RobosuiteEnv`). The mask of `agentview` is the camera `agentview_mask`.
-    `meta/info.json` (of HDF5 the attribute `counterpoint` of `data`) also keeps the configuration, controller,
-    versions, render settings and canary.
+    Actions are float32 [T, 7] as carried out, 20 a second: changes of the hand's pose, then the gripper. State is
+    float32 [T, 9]: hand position, quaternion and gripper; the environment state is the state of the objects (see
+    `RobosuiteEnv`). The mask of `agentview` is the camera `agentview_mask`. `meta/info.json` (in HDF5 files, the
+    attribute `counterpoint` of `data`) also keeps the configuration, controller, versions, render settings and canary.
 
     Time on two cores: about 5 s an episode of Lift; several times that where an expert needs many trials. Disk: under
     a megabyte an episode.

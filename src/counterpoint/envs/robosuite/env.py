@@ -1,4 +1,4 @@
-"""robosuite's tasks, and two of ours, as `CameraEnv`s with the robot's masks and scripted experts.
+"""robosuite's tasks, and two of this library, as `CameraEnv`s with the robot's masks and scripted experts.
 
 Models, controllers (OSC_POSE at 20 Hz, each robot's default configuration), sparse reward and success are robosuite's.
 Three things differ, for speed and so that a seed decides everything: images come from `FastRenderer`; a reset moves the
@@ -90,7 +90,7 @@ class RobosuiteEnv(MujocoEnv):
     The environment state is robosuite's `object-state`, which no real robot reads: poses of the objects and their way
     from the hand; 10 numbers in Lift (cube's position and quaternion, hand to cube), 23 in Stack, 14 in Door.
 
-    After an error of the simulator the next `reset` builds it again.
+    After an error of the simulator, the next `reset` builds the simulator again.
 
     Args:
         task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.
@@ -151,7 +151,7 @@ class RobosuiteEnv(MujocoEnv):
         return np.asarray(self._observed[_OBJECTS], np.float32)
 
     def masks(self) -> dict[str, Array]:
-        """Segment the robot's `mask_parts` at the rendered size: camera -> bool [size, size]."""
+        """Return the pixels of the robot's `mask_parts` by camera, at the rendered size: bool [size, size]."""
         return {camera: self._masked[self.renderer.segment(camera)] for camera in self.cameras}
 
     @property
@@ -190,7 +190,7 @@ class RobosuiteEnv(MujocoEnv):
 
 
 def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
-    """Return which of a model's G geoms belong to some `MASK_PARTS`: bool [G + 1], the last, for no geom, False."""
+    """Return a mask of the G geoms that belong to some `MASK_PARTS`: bool [G + 1]; the last, for no geom, is False."""
     found = [re.match(r"([a-z_]+)\d", model.body(number).name) for number in range(model.nbody)]
     owned = np.array([match is not None and match[1] in [MASK_PARTS[part] for part in parts] for match in found])
     return np.append(owned[model.geom_bodyid], False)

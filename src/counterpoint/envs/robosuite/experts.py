@@ -59,16 +59,16 @@ class Hand:
 
     @property
     def rotation(self) -> Array:
-        """The grip site's [3, 3], whose columns are x along which the fingers close, y, and z out of the hand."""
+        """The grip site's rotation [3, 3]; the fingers close along its column x, and z points out of the hand."""
         return np.array(self._env.sim.data.site_xmat[self._site]).reshape(3, 3)
 
     def towards(self, position: Array, rotation: Array, gripper: float, *, speed: float = SPEED) -> Array:
         """Return the action that brings the grip site nearer to a position [3] and rotation [3, 3]: float64 [7].
 
         Args:
-            position: In metres, in the world.
-            rotation: In the world.
-            gripper: Above 0 closes, below opens.
+            position: The wanted position in the world, in metres.
+            rotation: The wanted rotation in the world.
+            gripper: The gripper's action; above 0 closes, below 0 opens.
             speed: The largest displacement commanded, 1 at most.
         """
         shift = bounded(self._gain * (position - self.position) / self._reach, speed)
@@ -76,24 +76,24 @@ class Hand:
         return np.concatenate([shift, turn, [gripper]])
 
     def opened(self, width: float) -> float:
-        """Return the gripper's action that brings its pads about that far from each other; 0 leaves them."""
+        """Return the gripper's action that brings its pads to about this distance; an action of 0 leaves them."""
         off = width - float(np.linalg.norm(self._between_pads))
         return 0.0 if abs(off) < self._width_band else (OPEN if off > 0 else CLOSE)
 
     def askew(self, line: Array) -> float:
-        """Return the turn about the vertical that lays the fingers along another line: at most pi / 2 radians."""
+        """Return the turn about the vertical that lays the fingers along a given line: at most pi / 2 radians."""
         now = self._between_pads
         angle = np.arctan2(now[0] * line[1] - now[1] * line[0], now[:2] @ line[:2])
         return float((angle + np.pi / 2) % np.pi - np.pi / 2)
 
     def along(self, move: Array, line: Array, gripper: float) -> Array:
-        """Return the action that moves the hand, points it down and its fingers along a line: float64 [7]."""
+        """Return the action that moves the hand, points it down and lays its fingers along a line: float64 [7]."""
         turn = (np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung
         return np.append(np.concatenate([move, turn]).clip(-1.0, 1.0), gripper)
 
     @property
     def _between_pads(self) -> Array:
-        """The way from the right finger's pad to the left one's: [3]."""
+        """The vector from the right finger's pad to the left finger's pad: [3]."""
         sim = self._env.sim
         pads = [self._pads[side] for side in ("left_fingerpad", "right_fingerpad")]
         left, right = (sim.data.geom_xpos[sim.model.geom_name2id(pad[0])] for pad in pads)
@@ -117,7 +117,7 @@ class _Expert:
 
 
 class _Picker(_Expert):
-    """Goes to a cube from above and closes the fingers on it."""
+    """An expert that goes to a cube from above and closes the fingers on it."""
 
     near, turned = 0.012, 0.1  # metres and radians within which the hand is at its target
     funnel, clear = 5.0, 0.08  # how steeply the hand comes down on a cube, and from how many metres above it
@@ -139,7 +139,8 @@ class _Picker(_Expert):
         """Return the next action, or `None` when the cube is held.
 
         Args:
-            beside: Something nearby [3]; the fingers then come down to the left and right of the way to it.
+            beside: The position of a nearby object [3]; the fingers then come down to the left and right of the line to
+                it.
         """
         rotation = pointing_down(self._closing(beside))
         away = self.position - self.hand.position
@@ -182,7 +183,7 @@ class _Picker(_Expert):
 
 
 class _Lift(_Picker):
-    """Picks the cube up and holds it 10 cm above where it lay."""
+    """An expert that picks the cube up and holds it 10 cm above its first place."""
 
     lifted = 0.12  # metres above the table
 
@@ -198,7 +199,7 @@ class _Lift(_Picker):
 
 
 class _Stack(_Picker):
-    """Picks the red cube, carries it over the green one, puts it down and draws back."""
+    """An expert that picks the red cube, puts it on the green cube and draws back."""
 
     stacked = 0.006  # metres within which a cube is let go
 
@@ -231,7 +232,7 @@ class _Stack(_Picker):
 
 
 class _Door(_Expert):
-    """Takes the lever of robosuite's Door from above, turns it down, and opens the door along its own arc."""
+    """An expert that takes the Door's lever from above, turns it down, and opens the door along the door's arc."""
 
     grip = (0.09, -0.10, 0.0)  # on the lever, in metres from its axis, in the frame of the latch
     ajar = 0.07  # metres between the pads, so that one fits between lever and door
@@ -283,7 +284,7 @@ class _Door(_Expert):
 
 
 class _OpenBox(_Expert):
-    """Turns the hand to the bar of the lid, grasps it from above and leads it along its arc.
+    """An expert that turns the hand to the lid's bar, grasps the bar from above and leads it along its arc.
 
     A bar that slips away is grasped again.
     """

@@ -1,4 +1,4 @@
-"""robosuite tasks of our own, `OpenBox` and `CloseDrawer`: one articulated object on the table.
+"""robosuite tasks of this library, `OpenBox` and `CloseDrawer`: one articulated object on the table.
 
 They are built like RLBench's of these names (James et al. 2020), on which ICon's ablations were made: an object placed
 anew in each episode, a reward of 1 once it is open or shut and of 0 before. An object is an MJCF file of `assets/` in
@@ -44,7 +44,7 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
     Args:
         robots: A single-arm robot of robosuite, such as `Panda`.
         use_object_obs: Let observations include the object.
-        **arguments: robosuite's own, as of its `Lift`.
+        **arguments: robosuite's own arguments, as for its `Lift`.
     """
 
     asset: ClassVar[str]

@@ -70,14 +70,14 @@ _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 
 def instruction_of(env_name: str) -> str:
-    """Return an environment's instruction; the words of its name where none is known: `Stack_D0` gives "stack"."""
+    """Return an environment's instruction; if none is known, the words of its name: `Stack_D0` gives "stack"."""
     plain = re.sub(r"_D\d+$", "", env_name)  # MimicGen's variants of one task
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", plain)
     return INSTRUCTIONS.get(plain) or " ".join(word.lower() for word in words)
 
 
 def instruction_from_name(name: str) -> str:
-    """Return the instruction in the name of a LIBERO task, of its data set's file or of its BDDL file.
+    """Return the instruction in a LIBERO name: of a task, of its data set's file or of its BDDL file.
 
     A name is a scene and the words, or the words alone: `KITCHEN_SCENE3_turn_on_the_stove`.
     """
@@ -95,7 +95,7 @@ def import_h5py() -> Any:
 
 
 def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
-    """Open an `h5py.File` to read; refuse one that is damaged, reads from another file or lacks what it claims."""
+    """Open an `h5py.File` to read; refuse a file that is damaged, reads from another file or lacks claimed data."""
     h5py = import_h5py()
     if path.is_file():
         survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
@@ -120,7 +120,7 @@ with h5py.File(sys.argv[1]) as file:
 
 
 def _survives(path: Path) -> bool:
-    """Return whether HDF5 can look at everything but the data of a file; damage may crash it, with its process."""
+    """Return whether HDF5 can read a file's structure (all but the data); damage may crash the reading process."""
     looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
     return looked.returncode >= 0  # an exception comes again, where it is caught
 
@@ -147,7 +147,7 @@ def _require_contained(path: Path, size: int, changed: int) -> None:
 
 
 def _require_stored(where: str, part: Any) -> None:
-    """Raise when a dataset claims more than is stored, which HDF5 would fill with zeros, or too much for one read."""
+    """Raise when a dataset claims more than is stored (HDF5 would add zeros), or too much for one read."""
     if part.shape is None:  # an empty dataset
         return
     have, wanted = part.id.get_storage_size(), math.prod(part.shape) * part.dtype.itemsize
@@ -162,7 +162,7 @@ def _require_stored(where: str, part: Any) -> None:
 
 
 def env_args(path: Path) -> dict[str, Any]:
-    """Return the environment of a recording: `env_name`, `type`, `env_kwargs`; refuse a file that does not say."""
+    """Return the environment of a recording: `env_name`, `type`, `env_kwargs`; refuse a file without them."""
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         args = _json(path, _data_group(path, file).attrs, "env_args")
     if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
@@ -173,7 +173,7 @@ def env_args(path: Path) -> dict[str, Any]:
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
-    """Return the error for a file that lacks a part, or has it in another form."""
+    """Return the error for a file that lacks a part, or has the part in another form."""
     return BadInputError(where, found, expected, "download or record it again, or remove the demonstration")
 
 
@@ -312,7 +312,7 @@ def _demo(
     solved: float | None,
     libero: bool,
 ) -> Demo:
-    """Check that a demonstration has every part, and each of them one entry a step."""
+    """Check that a demonstration has every part, and that each part has one entry per step."""
     with parsing(where, "a demonstration of robomimic or LIBERO"):
         if not _is_group(group):
             raise damaged(where, type(group).__name__, "a group")
@@ -359,7 +359,7 @@ def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, An
 
 
 def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
-    """Return each file's words: its own, its environment's, or its name's where several share an environment."""
+    """Return each file's instruction: its own, its environment's, or, if files share that one, its name's."""
     unnamed = [layout.env_name for layout in layouts if not layout.instruction]
     return {
         layout.path: layout.instruction

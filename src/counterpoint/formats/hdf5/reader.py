@@ -45,13 +45,13 @@ class Hdf5Store(Reader):
     Files are opened by the process that reads them, so a store may be used before and after a fork.
 
     Args:
-        path: A file, or a folder of files (LIBERO has one a task).
+        path: A file, or a folder of files (LIBERO has one file per task).
         split: A subset of `mask`; by default every demonstration.
-        on_bad_row: Called for each file or demonstration that cannot be used, which is then left out; by default the
-            first one raises.
+        on_bad_row: Called for each file or demonstration that cannot be used and is left out; by default the first one
+            raises.
 
     Attributes:
-        splits: Subset -> its episodes' numbers, of those in the store; `train` and `valid` first.
+        splits: For each subset, the numbers of its episodes in the store; `train` and `valid` first.
 
     Raises:
         BadInputError: When a file is damaged, has no images, refers to other files, lengths disagree, or files differ
@@ -91,7 +91,7 @@ class Hdf5Store(Reader):
         return np.ascontiguousarray(images[:, ::-1]) if self._demos[episode][0].bottom_first else images
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions and rewards of rows `lead` ... T-1, and both states of the rows before."""
+        """Return actions and rewards of rows `lead` ... T-1, and both kinds of state of rows 0 ... T-1-`lead`."""
         layout, demo = self._demos[episode]
         if name == "state":
             parts = [self._rows(episode, f"obs/{key}")[: demo.length - layout.lead] for key in layout.state]
@@ -103,11 +103,11 @@ class Hdf5Store(Reader):
         return self._rows(episode, name)[layout.lead :]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave open files behind."""
+        """Pickle without the open files."""
         return {**self.__dict__, "_open": {}}
 
     def _rows(self, episode: int, part: str, wanted: Array | None = None) -> Array:
-        """Return all of a dataset, or its rows `wanted`, which ascend without repeats."""
+        """Return a whole dataset, or its rows `wanted`, which ascend without repeats."""
         layout, demo = self._demos[episode]
         with _READING, parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
             rows = self._file(layout.path)[f"data/{demo.name}/{part}"]

@@ -26,7 +26,7 @@ _SIMULATED = 1  # env_args["type"] of robosuite's environments
 
 
 class RobomimicWriter:
-    """Writes demonstrations of one robot in one environment; nothing exists at the path before `finalize`.
+    """A writer of demonstrations of one robot in one environment; nothing exists at the path before `finalize`.
 
     Images of the camera `agentview` become `obs/agentview_image`, its mask `obs/agentview_mask` (uint8 [T, H, W, 1],
     255 on the robot). State is end effector position (3), quaternion (4) and gripper (2). `next_obs` is `obs` one step
@@ -36,7 +36,7 @@ class RobomimicWriter:
         path: The file to write; it must not exist.
         env_name: robosuite's name of the environment.
         env_version: robosuite's version.
-        env_kwargs: The environment's arguments; `lang`, the instruction, is among them.
+        env_kwargs: The environment's arguments, including `lang`, the instruction.
         model_file: The simulated model in MJCF, which `states` belong to.
         about: Further notes: JSON, kept as the attribute `counterpoint` of `data`.
 
@@ -71,12 +71,12 @@ class RobomimicWriter:
         """Append one demonstration.
 
         Args:
-            episode: With actions, rewards, and state float32 [T, 9].
+            episode: An episode with actions, rewards, and state float32 [T, 9].
             states: The simulator's own states, float64 [T, n], from which it can be played back.
 
         Raises:
-            BadInputError: When a part is missing or of another size, or the reward does not say success as it does
-                in robomimic's data.
+            BadInputError: When a part is missing or has another size, or the reward does not mark success as in
+                robomimic's data.
         """
         where, length = f"demonstration {len(self._lengths)}", len(episode)
         dims = None if episode.state is None else episode.state.shape[1]
@@ -107,7 +107,8 @@ class RobomimicWriter:
         """Complete the file and move it to its path.
 
         Args:
-            splits: Split name -> "a:b", demonstrations a to b-1; they become filter keys (`valid` of `val`).
+            splits: The demonstrations of each split as "a:b", a to b-1; splits become filter keys (`val` becomes
+                `valid`).
 
         Raises:
             BadInputError: When there is no demonstration, or the path exists by now.
@@ -133,7 +134,7 @@ def robomimic_about(path: Path) -> dict[str, Any]:
 
 
 def _observations(episode: Episode) -> dict[str, Array]:
-    """Return everything under `obs`."""
+    """Return all arrays under `obs`."""
     images = rgb_cameras(tuple(episode.frames))
     observed = {
         f"{camera}_image" if camera in images else camera: frames if camera in images else frames[..., :1]

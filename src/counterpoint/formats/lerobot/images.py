@@ -1,6 +1,6 @@
 """A copy of a LeRobot data set with further cameras, kept without loss as PNG in its parquet files.
 
-Everything else is kept: videos are copied, not encoded again. The copy is made beside its path and renamed when it is
+All other content is kept: videos are copied, not encoded again. The copy is made beside its path and renamed when it is
 complete.
 """
 
@@ -42,9 +42,9 @@ def copy_with_images(
     Args:
         root: The data set.
         out: The folder to write; it must not exist.
-        cameras: New camera name -> (height, width).
+        cameras: (height, width) of each new camera, by its name.
         frames: Function from an episode's number to the frames of every new camera, uint8 [T, H, W, 3].
-        about: Notes on them, put under the key `counterpoint` of `meta/info.json`.
+        about: Notes on the new cameras, put under the key `counterpoint` of `meta/info.json`.
 
     Raises:
         BadInputError: When the data set is damaged, `out` exists, or a camera exists already.
@@ -76,7 +76,7 @@ def copy_with_images(
 def _write_rows(
     source: Path, target: Path, locations: Sequence[EpisodeLocation], keys: Mapping[str, str], frames: Frames
 ) -> Iterator[tuple[int, dict[str, PixelCounts]]]:
-    """Write a parquet file anew, an episode a row group; yield each episode's number and the counts of its pixels."""
+    """Write a parquet file anew, one row group per episode; yield each episode's number and pixel counts."""
     table = read_table(source)
     if len(table) != locations[0].rows:
         raise damaged(source, f"{len(table)} rows", f"{locations[0].rows}, as the metadata say")

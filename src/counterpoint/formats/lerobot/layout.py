@@ -71,7 +71,7 @@ class Info:
 
     @property
     def cameras(self) -> dict[str, str]:
-        """Short camera name -> feature key, depth maps left out."""
+        """The feature key of each camera, by its short name, without depth maps."""
         keys = [k for k, f in self.features.items() if f.dtype in ("video", "image") and not f.is_depth]
         return {k.removeprefix(IMAGES).removeprefix("observation."): k for k in keys}
 
@@ -83,7 +83,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class VideoSpan:
-    """An episode's frames in a video file: number of the first; least and most frames of the whole file."""
+    """An episode's frames in a video file: the first frame's number, and bounds on the file's number of frames."""
 
     path: Path
     first: int
@@ -108,8 +108,8 @@ def read_info(root: Path) -> Info:
     """Read and check `meta/info.json`.
 
     Raises:
-        BadInputError: When it is missing, malformed, of another version or of unknown storage, or a file of `meta`
-            lies outside the folder.
+        BadInputError: When the file is missing or malformed, or has another version or unknown storage, or a file of
+            `meta` lies outside the folder.
     """
     path = root / INFO
     for file in (root / "meta", *(root / "meta").rglob("*")):
@@ -156,7 +156,7 @@ def _warn_once(text: str) -> None:
 
 
 def _require_inside(root: Path, path: Path) -> None:
-    """Refuse a link that leaves the data set's folder, but for those of the Hub's own cache (snapshots -> blobs)."""
+    """Refuse a link that leaves the data set's folder, except the links of the Hub's own cache (snapshots to blobs)."""
     home = root.resolve()
     allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     try:
@@ -195,7 +195,7 @@ def locate(root: Path, info: Info) -> list[EpisodeLocation]:
 
 
 def _instruction(where: Path, tasks: Sequence[Any]) -> str:
-    """Return an episode's task in words: the first where it has several, with one warning a file."""
+    """Return an episode's task in words; if it has several, the first, with one warning per file."""
     if len(tasks) > 1:
         _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
     return str(tasks[0]) if tasks else ""
@@ -223,7 +223,7 @@ def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file of one JSON object a line."""
+    """Read a file with one JSON object per line."""
     with reading(path, "one JSON object a line"):
         lines = [json.loads(text) for text in read_bytes(path).decode().splitlines() if text.strip()]
     for number, line in enumerate(lines, start=1):
@@ -282,7 +282,7 @@ def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
 
 
 def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
-    """Return whether every episode has a value, of the kind the column is for."""
+    """Return whether every episode has a value of the column's kind."""
     kind = column.type
     if column.null_count:
         return False
@@ -311,7 +311,7 @@ class _Spans:
 def _spans(
     root: Path, template: str, columns: Mapping[str, Array], prefix: str, starts: Array, lengths: Array, **fields: str
 ) -> _Spans:
-    """Group episodes by file; those of one file must not overlap."""
+    """Group episodes by file; the episodes of one file must not overlap."""
     pairs = np.stack([columns[f"{prefix}/chunk_index"], columns[f"{prefix}/file_index"]], axis=1)
     unique, file = np.unique(pairs, axis=0, return_inverse=True)
     paths = [_path(root, template, chunk_index=c, file_index=f, **fields) for c, f in unique.tolist()]

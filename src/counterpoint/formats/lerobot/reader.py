@@ -37,8 +37,8 @@ _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
 class LeRobotStore(Reader):
     """Episodes of a LeRobot folder; nothing is decoded in advance.
 
-    An episode counts as a success when `next.success` is true at any of its steps. Features this library
-    has no use for are left alone. `frames` accepts a camera's short name or its whole feature key.
+    An episode counts as a success when `next.success` is true at any of its steps. Features that this library does not
+    use are ignored. `frames` accepts a camera's short name or its whole feature key.
 
     Args:
         root: The data set's folder.
@@ -97,7 +97,7 @@ class LeRobotStore(Reader):
         return stack_images((f"{at.data}, {key}", image) for image in images)
 
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
-        """Write an episode's videos, as they are, to `FOLDER/CAMERA.mp4`; return camera -> file."""
+        """Write an episode's videos, as they are, to `FOLDER/CAMERA.mp4`; return the file of each camera."""
         at = self._locations[episode]
         spans = {name: at.videos[key] for name, key in self._keys.items() if key in at.videos}
         for name, span in spans.items():
@@ -128,7 +128,7 @@ class LeRobotStore(Reader):
         return _vectors.get((file_key(at.data), at.number, feature), read)
 
     def _checked(self, at: EpisodeLocation, *wanted: str) -> dict[str, Array]:
-        """Return columns of the episode once its rows prove to be its own."""
+        """Return columns of the episode after a check that the rows belong to it."""
         known = [name for name in (layout.ACTION, layout.STATE) if name in self.info.features]
         names = list(dict.fromkeys([*wanted, *known]))
         table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)

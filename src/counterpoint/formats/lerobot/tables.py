@@ -44,7 +44,7 @@ def reading(path: Path, expected: str = "a whole parquet file") -> AbstractConte
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a whole parquet file, or those of `columns` it has."""
+    """Read a whole parquet file, or only the `columns` that it has."""
     with reading(path), pq.ParquetFile(opened(path), page_checksum_verification=True) as file:
         names = file.schema_arrow.names
         present = names if columns is None else [name for name in columns if name in names]
@@ -53,9 +53,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def _check_sizes(path: Path, metadata: pq.FileMetaData, groups: Iterable[int], columns: int) -> None:
-    """Refuse row groups that claim more than can be read at once, of which a page may repeat one value.
+    """Refuse row groups that claim more than can be read at once; a small page may claim much by repeating one value.
 
-    Sizes of single columns would be exact, but pyarrow ends the process over those of a damaged footer.
+    Sizes of single columns would be exact, but pyarrow ends the process when it reads them from a damaged footer.
     """
     rows = 0
     for group in map(metadata.row_group, groups):
@@ -85,7 +85,7 @@ FileKey = tuple[str, int, int]
 
 
 def file_key(path: Path) -> FileKey:
-    """Return path, size and time of change: a rewritten file is another file."""
+    """Return path, size and time of change, so that a rewritten file has another key."""
     with reading(path):
         status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
@@ -93,7 +93,7 @@ def file_key(path: Path) -> FileKey:
 
 @dataclass(frozen=True)
 class _Opened:
-    """An open file, its columns, and the number of rows before each row group and in all."""
+    """An open file, its columns, the number of rows before each row group, and the total number of rows."""
 
     file: pq.ParquetFile
     columns: frozenset[str]
@@ -101,7 +101,7 @@ class _Opened:
 
 
 def _own(key: FileKey) -> _Opened:
-    """Return a file as this thread has opened it: threads that read one open parquet file crash."""
+    """Return a file that this thread has opened itself, since threads that share an open parquet file crash."""
     return _opened(key, threading.get_ident())
 
 
@@ -128,14 +128,14 @@ def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
 
 
 def as_column(values: Array) -> pa.Array:
-    """Return [T, n] as LeRobot keeps it: a list of fixed length, or plain numbers where n is 1."""
+    """Return [T, n] as LeRobot stores it: lists of fixed length, or plain numbers where n is 1."""
     if values.shape[1] == 1:
         return pa.array(values[:, 0])
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
 
 def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
-    """Return (nested) lists of numbers, all of one length, as [T, n]: the reverse of `as_column`."""
+    """Return (nested) lists of numbers, all of the same length, as [T, n]: the reverse of `as_column`."""
     with reading(where, f"lists of numbers in {name!r}"):
         values = table[name].combine_chunks()
         while pa.types.is_nested(values.type):

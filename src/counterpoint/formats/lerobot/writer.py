@@ -1,4 +1,4 @@
-"""Write a LeRobot v3.0 data set, which `lerobot` opens as its own.
+"""Write a LeRobot v3.0 data set, which `lerobot` opens like any other.
 
 Episodes are appended to parquet files and, camera by camera, to mp4 files until a file has reached its size.
 All of it is built in a temporary folder beside the target and renamed when it is complete.
@@ -31,7 +31,7 @@ from counterpoint.formats.video import Codec, encode_video, probe_video, read_fr
 
 
 class _DataFiles:
-    """The parquet files under `data/`, one row group an episode; a file of `limit` bytes takes no further episode."""
+    """The parquet files under `data/`, one row group per episode; a file of `limit` bytes takes no further episode."""
 
     def __init__(self, folder: Path, limit: float, chunk: int) -> None:
         self._folder, self._limit, self._chunk = folder, limit, chunk
@@ -148,26 +148,26 @@ def vector_stats(values: Array) -> dict[str, list[Any]]:
 
 
 def sampled_steps(length: int) -> NDArray[np.int64]:
-    """Return the steps whose images enter statistics: all of a short episode, else some evenly spaced."""
+    """Return the steps whose images enter statistics: all steps of a short episode, else some, evenly spaced."""
     return np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).astype(np.int64))
 
 
 class PixelCounts:
-    """A histogram of the 256 values of each channel: enough for all statistics, and histograms add up."""
+    """A histogram of the 256 values of each channel, which suffices for all statistics; histograms can be added."""
 
     def __init__(self) -> None:
         self.frames = 0
         self.counts = np.zeros((3, 256), dtype=np.int64)
 
     def add(self, frames: Array) -> None:
-        """Count the pixels of uint8 [N, H, W, 3], every second, third ... of large images."""
+        """Count the pixels of uint8 [N, H, W, 3]; of large images only every second, third ... pixel."""
         stride = max(1, min(frames.shape[1:3]) // _SIDE)
         self.frames += len(frames)
         for channel, counts in enumerate(self.counts):
             counts += np.bincount(frames[:, ::stride, ::stride, channel].ravel(), minlength=256)
 
     def merge(self, other: PixelCounts) -> None:
-        """Add another's counts."""
+        """Add the counts of another histogram."""
         self.frames += other.frames
         self.counts += other.counts
 
@@ -198,7 +198,7 @@ def _vectors(episode: Episode) -> dict[str, Array | None]:
 
 
 class LeRobotWriter:
-    """Writes episodes into a new folder, which exists only after `finalize`.
+    """A writer of episodes into a new folder, which exists only after `finalize`.
 
     Success is kept as the feature `next.success`, true at the last step of a successful episode, and rewards as
     `next.reward`; each exists if the first episode has it. The format has no room for masks and terminal frames.
@@ -206,7 +206,7 @@ class LeRobotWriter:
     Args:
         root: The folder to write; it must not exist.
         fps: Frames a second, a whole number.
-        cameras: Camera name -> (height, width); `top` becomes the feature `observation.images.top`.
+        cameras: (height, width) of each camera by its name; `top` becomes the feature `observation.images.top`.
         action_dim: A, or `None` without actions.
         state_dim: S, or `None` without proprioception.
         environment_dim: E, or `None` without a state of the surroundings.
@@ -216,7 +216,7 @@ class LeRobotWriter:
         codec: The video codec.
         data_files_size_in_mb: A parquet file of this size takes no further episode.
         video_files_size_in_mb: An mp4 file of this size takes no further episode.
-        chunks_size: Files a chunk folder.
+        chunks_size: Number of files per chunk folder.
 
     Raises:
         BadInputError: When the folder exists or fps is no whole number.
@@ -267,11 +267,11 @@ class LeRobotWriter:
         """Append one episode.
 
         Args:
-            episode: With frames of every camera that is not in `videos`.
-            videos: Camera name -> the episode's T frames already encoded; copied, not encoded again.
+            episode: An episode with frames of every camera that is not in `videos`.
+            videos: Files with the episode's T frames, already encoded, by camera name; copied, not encoded again.
 
         Raises:
-            BadInputError: When the episode does not fit what the writer was made for.
+            BadInputError: When the episode's parts or shapes differ from those that the writer was made for.
         """
         videos = videos or {}
         self._check(episode, videos)
@@ -308,7 +308,7 @@ class LeRobotWriter:
         """Complete the data set and move it to its path.
 
         Args:
-            splits: Split name -> "a:b", episodes a to b-1; by default all are "train".
+            splits: The episodes of each split as "a:b", a to b-1; by default all are "train".
 
         Raises:
             BadInputError: When there is no episode, a split is malformed, or the folder exists by now.
@@ -360,7 +360,7 @@ class LeRobotWriter:
             _expect(f"{where}, {part}", there, self._known[part], "known, as in episode 0")
 
     def _columns(self, episode: Episode) -> dict[str, Array]:
-        """Return feature -> [T, n]: everything but images."""
+        """Return the values [T, n] of each feature except images."""
         steps = np.arange(len(episode), dtype=np.int64)[:, None]
         success = None if episode.success is None else (steps == steps[-1]) & episode.success
         rewards = None if episode.rewards is None else episode.rewards[:, None]
@@ -398,7 +398,7 @@ class LeRobotWriter:
         return features | {name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors}
 
     def _stats(self) -> dict[str, Any]:
-        """Return exact statistics of the whole data set: one column after the other is read back."""
+        """Return exact statistics of the whole data set; the columns are read back one after another."""
         stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
         for name in [name for name in self._features() if name not in stats]:  # in the same order every time
             parts = [as_matrix(path, read_table(path, [name]), name) for path in self._data.paths]
@@ -416,7 +416,7 @@ def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float
     Args:
         root: The data set.
         out: The folder to write; it must not exist, and appears whole.
-        name: The feature; one that is there is replaced.
+        name: The feature; an existing one is replaced.
         values: [N], in the order of the frames' `index`.
     """
     require_new(out)
@@ -462,7 +462,7 @@ def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa
 
 
 def _write_groups(path: Path, groups: Sequence[pa.Table]) -> None:
-    """Write a parquet file of these row groups over what is there."""
+    """Write a parquet file of these row groups, replacing an existing file."""
     with pq.ParquetWriter(path, groups[0].schema, **CHECKED) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=len(group))

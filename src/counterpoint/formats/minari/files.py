@@ -48,8 +48,8 @@ def open_minari(source: str | Path) -> Any:
         source: A data set's folder (the one that holds `data`), or an id such as "D4RL/pointmaze/umaze-v2".
 
     Raises:
-        BadInputError: When nothing is there and it cannot be downloaded, or it is damaged or of another version.
-        MissingExtraError: When `minari`, or what it needs to read this format, is not installed.
+        BadInputError: When the data set is missing and cannot be downloaded, is damaged, or has another version.
+        MissingExtraError: When `minari`, or a package that it needs to read this format, is not installed.
     """
     minari = import_minari()
     folder = _find(minari, source)

@@ -37,8 +37,8 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     Args:
         source: A data set's folder, or an id such as "D4RL/antmaze/umaze-v1", which is downloaded where it is not in
             the local root (`MINARI_DATASETS_PATH`).
-        goals: `coordinates` as the environment separates them, or whole states. The commanded goal is the desired
-            one at the episode's start; of whole states, the last one.
+        goals: `coordinates` as the environment separates them, or whole states. The commanded goal is the desired goal
+            at the episode's start, or, for whole states, the last state.
 
     Raises:
         BadInputError: When it cannot be found, downloaded or read, its spaces are not those of a goal-reaching task,
@@ -73,8 +73,8 @@ def episode_success(source: str | Path) -> NDArray[np.bool_]:
 def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None = None) -> ReplayBuffer:
     """Return states and actions of an `EpisodeStore`, such as a LeRobot data set, as a replay buffer.
 
-    An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states;
-    the commanded one is the episode's last. Rewards are zero.
+    An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states; the
+    commanded goal is the episode's last state. Rewards are zero.
 
     Args:
         store: The data set.
@@ -82,7 +82,7 @@ def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None
             each dimension over these episodes.
 
     Raises:
-        BadInputError: When it has no state or no actions, or an episode has fewer than two steps.
+        BadInputError: When the store has no state or no actions, or an episode has fewer than two steps.
     """
     vectors = [(store.state(index), store.actions(index)) for index in range(len(store.episodes))]
     states = [state for state, _ in vectors if state is not None]
@@ -104,7 +104,7 @@ def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None
 
 
 def describe_minari(path: Path) -> dict[str, str]:
-    """Return facts for `counterpoint data info`: name -> words.
+    """Return facts for `counterpoint data info`, in words and by name.
 
     Observations without goals (flat vectors) are read as training reads them with `data.goals = "state"`.
     """
@@ -131,7 +131,7 @@ def describe_minari(path: Path) -> dict[str, str]:
 
 
 def examine_minari(path: Path) -> list[BadInputError]:
-    """Return the first thing that is wrong with a data set, episode by episode; none where all is well."""
+    """Return the first fault of a data set, which is read episode by episode; none if it is sound."""
     try:
         deque(_episodes(path)[0], maxlen=0)
     except BadInputError as error:
@@ -140,7 +140,7 @@ def examine_minari(path: Path) -> list[BadInputError]:
 
 
 def _episodes(path: Path) -> tuple[Iterator[GoalEpisode], bool]:
-    """Return episodes with goal coordinates where there are some, else with whole states; and whether the latter."""
+    """Return episodes with goal coordinates or, without these, whole states as goals; and whether goals are states."""
     try:
         return read_minari(path), False
     except BadInputError:  # every other fault is a fault of states too
@@ -239,7 +239,7 @@ def _scaled(actions: Array, low: Array, high: Array) -> Array:
 
 
 def _success(raw: Any) -> NDArray[np.bool_] | None:
-    """Return bool [T], after each transition, where infos say; Minari's infos begin with the one of the reset."""
+    """Return success after each transition, bool [T], if infos record it; Minari's first info is that of the reset."""
     infos = raw.infos or {}
     said = next((infos[name] for name in _SUCCESS if name in infos), None)
     return None if said is None else as_numbers(said).astype(np.bool_).reshape(-1)[-len(raw.rewards) :]

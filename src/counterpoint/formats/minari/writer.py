@@ -33,14 +33,14 @@ def write_minari(
     """Write a data set, whole or not at all. Images are kept as they are, not as JPEG.
 
     Args:
-        out: Its folder, which must not exist. Below `MINARI_DATASETS_PATH` it can be loaded by id.
-        episodes: At least one; all of the same sizes.
+        out: The data set's folder, which must not exist. Below `MINARI_DATASETS_PATH` it can be loaded by id.
+        episodes: One episode or more, all with the same shapes.
         env_id: The environment of the recording, noted under `env_id` and not as Minari's `env_spec`, because
             gymnasium's registry lacks this library's goal environments.
-        description: Its contents, for readers.
+        description: A description of the contents, for readers.
         algorithm: Name of the policy that acted.
         author: Name of the person who recorded it.
-        dataset_id: Its id; by default the folder's name, with `-v0` where it names no version.
+        dataset_id: The data set's id; by default the folder's name, with `-v0` added where it names no version.
         discrete: The number of actions, where they are discrete.
         about: Further notes for the metadata, as JSON values.
 
@@ -95,7 +95,7 @@ def write_minari(
 
 
 def _check_room(folder: Path, episodes: Sequence[GoalEpisode]) -> None:
-    """Refuse a disk that may be too small: HDF5 ends its process with a segmentation fault when one fills up."""
+    """Refuse a disk that may be too small, since HDF5 crashes its process when a disk fills up."""
     arrays = sum(np.asarray(part).nbytes for one in episodes for part in (one.observations, one.achieved, one.actions))
     needed = 2 * arrays + 2**16 * len(episodes) + 2**20
     free = shutil.disk_usage(folder).free

@@ -87,7 +87,7 @@ class RLBenchStore(Reader):
     Args:
         path: A folder of tasks, of one task's variations, of one variation, or of episodes.
         robot_handles: Numbers of the robot's objects in the masks.
-        on_bad_row: Called for each episode that cannot be used, which is then left out; by default the first raises.
+        on_bad_row: Called for each episode that cannot be used and is left out; by default the first one raises.
 
     Raises:
         BadInputError: When an episode is damaged, lacks numbers or images, or has other cameras than the first.
@@ -108,7 +108,7 @@ class RLBenchStore(Reader):
         self.cameras = (*cameras, *(mask_camera(camera) for camera in cameras if self._shows_robot(camera)))
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]; of a mask, 255 on the robot and 0 off it."""
+        """Return uint8 [N, H, W, 3]; masks are 255 on the robot and 0 off it."""
         mask = camera not in _CAMERAS
         folder = self._demos[episode].folder / (camera if mask else f"{camera}_rgb")
         paths = [folder / f"{step}.png" for step in steps]
@@ -169,7 +169,7 @@ def _image(path: Path) -> Array:
 
 
 def _instruction(folder: Path) -> str:
-    """Return the first description of the episode's variation; the task's name in words where there is none."""
+    """Return the first description of the episode's variation; without one, the task's name in words."""
     variation = folder.parent.parent
     for file in (folder / _DESCRIPTIONS, variation / _DESCRIPTIONS):
         if file.is_file():
@@ -188,7 +188,7 @@ class Recorded:
 
 
 def _fields(state: Any, least: int) -> tuple[Any, ...]:
-    """Return what should be a tuple of so many values; raise `ValueError` for anything else."""
+    """Return a value if it is a tuple of the given length; raise `ValueError` for anything else."""
     if not isinstance(state, tuple) or len(state) < least:
         raise ValueError(f"{type(state).__name__} where {least} values should be")
     return state
@@ -205,7 +205,7 @@ class _RecordedType:
         self.order = {"|": "="}.get(order, order)
 
     def numbers(self) -> np.dtype[Any]:
-        """Return the type, if it is one of numbers or truth values."""
+        """Return the type, if it is a type of numbers or truth values."""
         if self.order not in ("<", ">", "=") or not re.fullmatch(r"[biufc]\d{1,2}", str(self.code)):
             raise ValueError(f"an array of {self.code!r}")
         return np.dtype(f"{self.order}{self.code}")
@@ -240,7 +240,7 @@ def load_pickle(path: Path) -> Any:
     hold bytes, and are made into arrays of numbers, and of nothing else, when they are read.
 
     Raises:
-        BadInputError: When it names anything else, or is damaged.
+        BadInputError: When the pickle names anything else, or is damaged.
     """
     content = read_bytes(path)
     with parsing(path, "a pickle as RLBench writes it", _HINT):

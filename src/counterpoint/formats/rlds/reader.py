@@ -49,13 +49,13 @@ _examples: LRUCache[Example] = LRUCache(limit=256 * 1024**2)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature that is no dictionary.
+    """A single feature, as opposed to a dictionary of features.
 
     Attributes:
-        name: Its name in a record, such as `steps/observation/image`.
+        name: The feature's name in a record, such as `steps/observation/image`.
         kind: `image`, `text` or `tensor`.
         shape: Shape of one step's value; -1 where it varies.
-        dtype: numpy's name of its type.
+        dtype: numpy's name of the feature's type.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Layout:
 
     Attributes:
         counted: A feature of every step, by which steps are counted.
-        cameras: Camera -> its feature, the likely main camera first.
+        cameras: The feature of each camera, the likely main camera first.
         actions: Features that together are the action.
         state: Features that together are the state.
         reward: The reward of each step, or `None`.
@@ -117,7 +117,7 @@ def read_splits(folder: Path) -> dict[str, tuple[Shard, ...]]:
 
 
 def present_splits(path: Path) -> tuple[str, ...]:
-    """Return the splits of which files are there."""
+    """Return the splits whose files exist."""
     splits = read_splits(rlds_folder(path) or path)
     return tuple(name for name, shards in splits.items() if any(shard.path.exists() for shard in shards))
 
@@ -168,7 +168,7 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _cameras(features: dict[str, Feature]) -> dict[str, Feature]:
-    """Return the colour images of an observation; cameras on the hand behind the others."""
+    """Return the colour images of an observation; cameras on the hand come last."""
     images = {
         name.removeprefix(OBSERVATION): leaf
         for name, leaf in features.items()
@@ -196,7 +196,7 @@ def _leaves(value: object, name: str) -> Iterator[Feature]:
 
 
 def missing_split(name: str, shards: tuple[Shard, ...]) -> BadInputError:
-    """Return the error for a split that `dataset_info.json` names and whose files are not there."""
+    """Return the error for a split that `dataset_info.json` names but whose files are missing."""
     files = shards[0].path.name + (f" and {len(shards) - 1} more" if len(shards) > 1 else "")
     where = f"{shards[0].path.parent}, split {name}"
     return BadInputError(
@@ -209,7 +209,7 @@ def missing_split(name: str, shards: tuple[Shard, ...]) -> BadInputError:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """An episode's place, and what is read without its images."""
+    """An episode's place, and its contents without the images."""
 
     path: Path
     where: str
@@ -238,17 +238,17 @@ class RldsStore(Reader):
     - RLDS has no frame rate: 5 frames a second, BridgeData's rate, are assumed.
 
     Args:
-        path: The folder of a version, or one above it.
-        split: A split; by default all those whose files are there.
-        on_bad_row: Called for each shard or record that cannot be used, which is then left out; by default the first
-            one raises.
+        path: The folder of a version, or a folder above it.
+        split: A split; by default all splits whose files exist.
+        on_bad_row: Called for each shard or record that cannot be used and is left out; by default the first one
+            raises.
 
     Attributes:
-        missing: The splits that `dataset_info.json` names and whose files are not there.
+        missing: The splits that `dataset_info.json` names but whose files are missing.
         empty: Names of the empty camera slots.
 
     Raises:
-        BadInputError: When a file is damaged, or no split's files are there.
+        BadInputError: When a file is damaged, or no split has its files.
         MissingExtraError: When `google-crc32c` is not installed.
     """
 
@@ -338,7 +338,7 @@ class RldsStore(Reader):
             )  # fmt: skip
 
     def _look(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the cameras that show something, and the others, by the first images of some episodes."""
+        """Return the cameras that show something and the empty ones, judged by the first images of some episodes."""
         some = np.unique(np.linspace(0, len(self._records) - 1, _LOOKED_AT).astype(int)) if self._records else ()
 
         def shows(camera: str, episode: int) -> bool:

@@ -40,7 +40,7 @@ def record_spans(path: Path) -> Iterator[tuple[int, int]]:
     """Yield the offset and the length of each record's data; only lengths are read, and their checksums verified.
 
     Raises:
-        BadInputError: At a length that is damaged or reaches beyond the end of the file.
+        BadInputError: A length is damaged or reaches beyond the end of the file.
     """
     with parsing(path, "a readable TFRecord file", HINT):
         size, number, place = path.stat().st_size, 0, 0
@@ -127,7 +127,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    """Return the number at `place` and the place behind it."""
+    """Return the number at `place`, and the place after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[place]
