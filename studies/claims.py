@@ -53,7 +53,7 @@ def _two_actions(study: str, row: str, baseline: str) -> Differences:
 
 
 def _padding_costs_less(key: str) -> Differences:
-    """The change that padded training clips bring AcTOL, less the one they bring DecisionNCE-T."""
+    """The change that padded training clips bring AcTOL, minus the one they bring DecisionNCE-T."""
     own, other = (_less("padding", f"{row}, padded 0.6", row, key) for row in ("actol", "decisionnce_t"))
     return own - other
 
@@ -146,7 +146,7 @@ def _joinable(study: str, *pair: str) -> Gate:
 
 
 def _loses_less() -> Differences:
-    """What corrupted observations cost QRL, less what they cost TD InfoNCE."""
+    """What corrupted observations cost QRL, minus what they cost TD InfoNCE."""
     rows, clean = _agents("fetch_reach_corrupted"), _agents("fetch_reach_matched")
     success = {name: np.array(one["success"]["values"]) for name, one in (clean | rows).items()}
     lost = {"TD": success["TD, its own actor"] - success["TD, corrupted"]}
@@ -161,7 +161,7 @@ def _both_reach() -> Gate:
     return Gate(f"on clean observations TD {td:.2f}, QRL {qrl:.2f} (at least .9)", min(td, qrl) >= 0.9)
 
 
-_FOLLOWS = "VOC under the right less wrong instructions"
+_FOLLOWS = "VOC under the right instruction minus VOC under wrong ones"
 _EQUAL = "[15 Meta-World tasks](clip_methods.md#as-many-steps-and-frames), equal steps and frames"
 _ARM = "[18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm), equal steps and frames"
 _DIRECTED = "our directed form from random heads"
@@ -206,7 +206,8 @@ CLAIMS = (
     Claim(
         "DecisionNCE",
         "random segments teach more than whole videos (section 3.2)",
-        "-T, a fifth of a video told among all instructions, [segments](clip_methods.md#segments-and-negatives)",
+        "-T, short segments (a fifth of a video) identified among all instructions, "
+        "[segments](clip_methods.md#segments-and-negatives)",
         "rewards_segments",
         partial(_less, "segments", "decisionnce_t", "decisionnce_t, whole", "accuracy_short"),
         partial(_learned, "segments", "decisionnce_t", "decisionnce_t, whole"),
@@ -215,7 +216,7 @@ CLAIMS = (
         "DecisionNCE",
         "policies on -T's representations succeed more often than on CLIP's, where it begins (section 5.1): by .11 "
         "on switching on the light and hammering (AcTOL's Tables 8 and 11)",
-        f"{_CLONED}, -T with a CLIP term less ImageNet's model, from which it begins here",
+        f"{_CLONED}, -T with a CLIP term minus ImageNet's model, from which it begins here",
         "lcbc",
         lambda: cloned("lcbc", "decisionnce_t") - cloned("lcbc", "imagenet"),
         partial(comparable, "lcbc", "imagenet"),
@@ -224,7 +225,7 @@ CLAIMS = (
     Claim(
         "DecisionNCE",
         "planning with its rewards succeeds more often: .122 with -T against .016 with CLIP (Table 3)",
-        "share of the joint's way, two tasks in the [kitchen](planning.md), -T less a random encoder",
+        "share of the joint's way, two tasks in the [kitchen](planning.md), -T minus a random encoder",
         "planning",
         lambda: planned("planning", "decisionnce_t") - planned("planning", "random"),
         partial(solves, "planning"),
@@ -233,7 +234,7 @@ CLAIMS = (
     Claim(
         "AcTOL",
         "loses less than DecisionNCE where clips go on into other actions (section 4.1)",
-        f"-T's loss less AcTOL's of {_FOLLOWS}, [clips padded by 60 %](clip_methods.md#padded-clips)",
+        f"how far {_FOLLOWS} falls with [clips padded by 60 %](clip_methods.md#padded-clips): -T's fall minus AcTOL's",
         "rewards_padding",
         partial(_padding_costs_less, "margin"),
         partial(_learned, "padding", "actol", "decisionnce_t"),
@@ -264,7 +265,7 @@ CLAIMS = (
     Claim(
         "AcTOL",
         "its rewards are better than DecisionNCE's (section 5.4)",
-        f"{_FOLLOWS}, AcTOL less -T from [the same grounded start](clip_methods.md#padded-clips)",
+        f"{_FOLLOWS}, AcTOL minus -T from [the same grounded start](clip_methods.md#padded-clips)",
         "rewards_padding",
         partial(_less, "padding", "actol", "decisionnce_t", "margin"),
         partial(_learned, "padding", "actol", "decisionnce_t"),
@@ -274,7 +275,8 @@ CLAIMS = (
         Claim(
             "AcTOL",
             "its rewards peak where the first of two actions ends and then fall, DecisionNCE's do not (section 5.4)",
-            f"share of pairs of videos where they do and the second's rises, AcTOL less -T; {_DIRECTED}, {where}",
+            f"share of pairs of videos where this holds and the second instruction's reward rises, AcTOL minus -T; "
+            f"{_DIRECTED}, {where}",
             f"rewards_{study}",
             partial(_two_actions, study, "actol", "decisionnce_t"),
             partial(_learned, study, "actol", "decisionnce_t"),
@@ -285,7 +287,7 @@ CLAIMS = (
         "AcTOL",
         "policies on its representations succeed more often than on DecisionNCE's (section 5.3): by .15 on switching "
         "on the light and hammering (Tables 8 and 11)",
-        f"{_CLONED}, our directed form less -T with a CLIP term",
+        f"{_CLONED}, our directed form minus -T with a CLIP term",
         "lcbc",
         lambda: cloned("lcbc", "actol") - cloned("lcbc", "decisionnce_t"),
         partial(comparable, "lcbc", "decisionnce_t"),

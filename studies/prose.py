@@ -117,7 +117,7 @@ def _tables(page: Path, section: str) -> str:
 
 
 def _estimates(tables: str) -> set[tuple[float, ...]]:
-    """Return the estimates of tables with their intervals, of either sign: A less B, and B less A."""
+    """Return the estimates of tables with their intervals, of either sign: A minus B, and B minus A."""
     found = {_numbers(*estimate.groups()) for estimate in ESTIMATE.finditer(tables)}
     return found | {(-value, -high, -low) for value, low, high in found}
 

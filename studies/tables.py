@@ -202,7 +202,7 @@ PAPER_TABLE_1 = {
 
 
 def lost_to_corruption() -> str:
-    """Success on clean observations less that on corrupted ones, paired by seed."""
+    """Success on clean observations minus that on corrupted ones, paired by seed."""
     clean, corrupted = (
         kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
         for name in ("fetch_reach_matched", "fetch_reach_corrupted")
@@ -217,7 +217,7 @@ def lost_to_corruption() -> str:
         [name, *(difference(np.subtract(own[key]["values"], other[key]["values"])[:, None]) for key in keys)]
         for name, (own, other) in pairs.items()
     ]
-    return markdown(["agent", *(f"{title}, clean less corrupted" for title in keys.values())], rows)
+    return markdown(["agent", *(f"{title}, clean minus corrupted" for title in keys.values())], rows)
 
 
 def antmaze() -> str:
@@ -257,11 +257,11 @@ def premier_taco_start() -> str:
 
 
 def fewshot_window_differences() -> str:
-    """Success of other windows, batches and negatives less that of Premier-TACO, paired by seed and task."""
+    """Success of other windows, batches and negatives minus that of Premier-TACO, paired by seed and task."""
     found = fewshot_scores(kept("fewshot_window", fewshot_result)["table"])["last"]
     own = found.pop("premier_taco/finetuned")
     rows = [[name, difference(other - own)] for name, other in found.items()]
-    return markdown(["method", "success less premier_taco/finetuned"], rows)
+    return markdown(["method", "success minus premier_taco/finetuned"], rows)
 
 
 def dmc_experts() -> str:

@@ -223,7 +223,7 @@ def _by_column(results: Sequence[str], start: str) -> list[Tree]:
 
 
 def more(*results: str, start: str = "scratch", row: str = "ICon-Diff-C", baseline: str = "Diff-C") -> Differences:
-    """Return a row's success less a baseline's, by seed and column of kept results."""
+    """Return a row's success minus a baseline's, by seed and column of kept results."""
     columns = _by_column(results, start)
     return np.array([np.subtract(by[row]["by_seed"], by[baseline]["by_seed"]) for by in columns]).T
 

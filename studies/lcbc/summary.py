@@ -128,7 +128,7 @@ def _below_one(found: Tree) -> Tree:
 
 
 def _words(trials: Rows, most: int) -> Tree:
-    """Return encoder -> task -> kind of wording -> success under it less that under the instruction.
+    """Return encoder -> task -> kind of wording -> success under it minus that under the instruction.
 
     Policies are those of most demonstrations; a scene's success is the mean over cameras and wordings. `worst` is the
     least mean change by one wording of the same meaning.
@@ -192,7 +192,7 @@ def scores(result: Tree, count: str) -> str:
         mean = number(float(np.mean(values)))
         ends = ["", mean] if more else []
         rows.append([f"{method}, the paper's best", *map(number, values), mean if not more else "", *ends, ""])
-    return markdown(["encoder", *config["tasks"], "mean", *more.values(), f"less {config['reference']}"], rows)
+    return markdown(["encoder", *config["tasks"], "mean", *more.values(), f"minus {config['reference']}"], rows)
 
 
 def ceiling(result: Tree) -> str:

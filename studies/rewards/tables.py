@@ -154,7 +154,7 @@ def smooth(name: str) -> str:
 
 
 def by_task(name: str, row: str, key: str) -> Differences:
-    """Return a number of each seed and task; `margin` is the VOC under right less that under wrong instructions."""
+    """Return a number of each seed and task; `margin` is the VOC under right minus that under wrong instructions."""
     if key == "margin":
         return by_task(name, row, "voc") - by_task(name, row, "voc_wrong")
     runs = sorted((run for run in kept(f"rewards_{name}")["rows"] if run["row"] == row), key=lambda run: run["seed"])
@@ -163,7 +163,7 @@ def by_task(name: str, row: str, key: str) -> Differences:
 
 def compared(name: str, pairs: Pairs) -> str:
     """Return paired differences of rows over seeds and tasks, with their intervals."""
-    keys = {"right among all": "accuracy", "short segments": "accuracy_short", "VOC, right less wrong": "margin"}
+    keys = {"right among all": "accuracy", "short segments": "accuracy_short", "VOC, right minus wrong": "margin"}
     keys |= {"ups and downs": "variation", "jump ratio": "jump_ratio"}
     lines = [
         [title, *(_difference(by_task(name, row, key) - by_task(name, baseline, key)) for key in keys.values())]
@@ -182,7 +182,7 @@ def padded(name: str) -> str:
                 by_task(name, f"{one}, padded {share}", key) - by_task(name, one, key) for one in (row, "decisionnce_t")
             )
             lines[-1] += [_difference(own), "" if row == "decisionnce_t" else _difference(own - first)]
-    what = ("right among all", "VOC, right less wrong")
+    what = ("right among all", "VOC, right minus wrong")
     more = [head for key in what for head in (f"{key}, change", "over decisionnce_t's")]
     return markdown(["method", "padding", *more], lines)
 
@@ -207,13 +207,13 @@ def signs() -> str:
 
 
 AGAINST_T = {
-    f"decisionnce_t less {row}": ("decisionnce_t", row)
+    f"decisionnce_t minus {row}": ("decisionnce_t", row)
     for row in ("decisionnce_p", "liv", "r3m", "vip", "tcn", "clip", "actol")
-} | {"actol less actol without bridge": ("actol", "actol without bridge")}
+} | {"actol minus actol without bridge": ("actol", "actol without bridge")}
 BRIDGES = ("log variance, 0.1", "log variance, 1", "log variance, 10", "variance, 1", "variance as trained, 1")
-AGAINST_NO_BRIDGE = {f"{row} less no bridge": (row, "no bridge") for row in (*BRIDGES, "log variance as trained, 1")}
+AGAINST_NO_BRIDGE = {f"{row} minus no bridge": (row, "no bridge") for row in (*BRIDGES, "log variance as trained, 1")}
 SEGMENTS = {
-    f"{variant}: its own less {other}": (variant, f"{variant}, {other}")
+    f"{variant}: its own minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps", "8 steps")), ("decisionnce_p", ()))
     for other in ("a tenth", "half", "whole", *others, "repeats as negatives", "half reworded")
 }
