@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.training import checkpoint
+from counterpoint.training import run as run_module
 from counterpoint.training.run import METRICS, list_checkpoints, load_checkpoint
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
@@ -98,7 +98,7 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(run_module, "save_file", full)
     with pytest.raises(BadInputError, match=r"no checkpoint could be written.*none was saved yet"):
         run(moving_square_store(), tmp_path, learner(), steps=2)
     assert list((tmp_path / "checkpoints").iterdir()) == []

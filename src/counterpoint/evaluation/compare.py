@@ -258,7 +258,6 @@ def shown(heatmap: Heatmap, title: str) -> dict[str, Any]:
     return {"title": title, "names": names, "rows": rows, "reach": reach}
 
 
-Array = NDArray[np.float64]
 FRAMES = ("first", "middle", "last")
 SCENES = 100
 """Most training episodes that a classifier learns from."""
