@@ -75,9 +75,8 @@ class Episode:
 
     def next_generator(self) -> torch.Generator:
         """Return the generator of the next plan's noise: a function of the episode's seed and the plan's number."""
-        seed = sample_seed(self._seed % 2**64, self._plans, "plan")
         self._plans += 1
-        return torch.Generator().manual_seed(seed)
+        return torch.Generator().manual_seed(sample_seed(self._seed % 2**64, self._plans - 1, "plan"))
 
 
 @dataclass(frozen=True)
