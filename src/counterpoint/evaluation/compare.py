@@ -24,7 +24,7 @@ from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
-from counterpoint.errors import import_extra, require
+from counterpoint.errors import import_extra, require, require_extras
 from counterpoint.evaluation.bench import Heatmap
 from counterpoint.evaluation.comparison import Comparison, compare
 from counterpoint.evaluation.definitions import REWARD, spelt
@@ -40,20 +40,12 @@ from counterpoint.rewards.sources import Curves, EncoderReward, Frames, Reward, 
 Array = NDArray[np.float64]
 
 TEMPLATES = Path(__file__).parent / "templates"
+NEEDED = dict.fromkeys(("jinja2", "matplotlib", "scipy", "sklearn"), "report")
+"""What a comparison and its page import, each with its extra; it is looked for before any work."""
 GOALS = 4
 """Training episodes whose last frames are the goal of an instruction, for encoders without language."""
 MOST_COLUMNS = 20
 """Most instructions of a heat map."""
-
-
-def check_extras() -> None:
-    """Import what a comparison and its page need, before any work.
-
-    Raises:
-        MissingExtraError: The extra `report` is not installed.
-    """
-    for module in ("jinja2", "matplotlib", "scipy", "sklearn"):
-        import_extra(module, "report")
 
 
 def compare_command(
@@ -90,7 +82,7 @@ def compare_command(
         MissingExtraError: The extra `report` is not installed.
     """
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
-    check_extras()
+    require_extras(NEEDED)
     opened = {
         name: [open_reward(source, name=name, device=device) for source in sources] for name, sources in rewards.items()
     }

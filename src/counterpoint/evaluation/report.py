@@ -16,9 +16,9 @@ from tyro.conf import Positional
 
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.card import write_results
-from counterpoint.errors import require
+from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.bench import RANDOM, WRONG
-from counterpoint.evaluation.compare import TEMPLATES, Compared, check_extras, compare_unseen, page_values
+from counterpoint.evaluation.compare import NEEDED, TEMPLATES, Compared, compare_unseen, page_values
 from counterpoint.evaluation.comparison import Row
 from counterpoint.evaluation.definitions import METRICS, REWARD
 from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, EmbeddedVideos, measure_space, spread
@@ -99,7 +99,7 @@ def write_report(
         BadInputError: An unfinished run, or data that cannot be evaluated.
         MissingExtraError: The extra `report` is not installed.
     """
-    check_extras()
+    require_extras(NEEDED)
     config = read_config(run / "config.json")
     found: Any = config.get("data")
     section = found if isinstance(found, Mapping) else {}

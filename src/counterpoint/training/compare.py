@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from counterpoint.errors import require
-from counterpoint.evaluation.compare import check_extras, compare_command
+from counterpoint.errors import require, require_extras
+from counterpoint.evaluation.compare import NEEDED, compare_command
 from counterpoint.flags import Computes, Name, Names, PythonOnly
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
@@ -57,7 +57,7 @@ def compare(
         MissingExtraError: If the extra `report` is not installed; nothing is trained.
     """
     require(runs or recipes, "compare", "nothing", "RUN... or --recipes RECIPE...", "name what to compare")
-    check_extras()
+    require_extras(NEEDED)
     require(seeds > 0, "--seeds", seeds, "1 or more", "train each recipe at least once")
     names = [Path(recipe).stem if recipe.endswith(".toml") else recipe for recipe in recipes]
     rewards = {(run if ":" in run else Path(run).resolve().name): [run] for run in runs}
