@@ -9,6 +9,8 @@ from counterpoint.cli import main
 from tests.conftest import write_robot_set
 
 ROOT = Path(__file__).resolve().parent.parent
+TRAINING = ("corpora.md", "encoders.md", "gym_rewards.md", "labelling.md")
+"""Pages whose examples take seconds, since they embed, train or simulate."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -24,7 +26,15 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in TRAINING else [])
+        for page in PAGES
+        if blocks(page, "python")
+    ],
+    ids=lambda page: page.name,
+)
 def test_python_on_every_page_runs(page: Path, workplace: Path) -> None:
     scope: dict[str, object] = {"__name__": page.stem}
     for number, code in enumerate(blocks(page, "python")):

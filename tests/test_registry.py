@@ -77,6 +77,7 @@ def test_packages_extend_four_tables(table: LazyTable, group: str) -> None:
     assert f"`{table.group}`" in PAGE.read_text()
 
 
+@pytest.mark.slow
 def test_the_package_of_the_page_is_built_installed_and_read(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     (settings,), (code,) = blocks(PAGE, "toml"), blocks(PAGE, "python")

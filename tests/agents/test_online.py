@@ -153,6 +153,7 @@ def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path, whole: dict[
         torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_end_a_run_that_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loop = _loop(tmp_path, _agent(), make=make_dying, processes=True)
     with pytest.raises(BadInputError, match="the run is saved"):
@@ -168,6 +169,7 @@ def test_simulations_that_keep_blowing_up_end_a_run_that_is_saved(tmp_path: Path
     assert (tmp_path / "checkpoints" / "last").exists()
 
 
+@pytest.mark.slow
 def test_one_lost_worker_costs_a_round_and_nothing_more(tmp_path: Path) -> None:
     loop = _loop(tmp_path, _agent(), processes=True)
     told: list[int] = []

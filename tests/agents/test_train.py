@@ -206,6 +206,7 @@ def test_the_cells_of_one_maze_are_not_taken_to_the_next() -> None:
     assert not other.env.start_cells
 
 
+@pytest.mark.slow
 def test_other_data_under_the_same_name_is_not_gone_on_with(tmp_path: Path) -> None:
     for seed, episodes in ((0, 2), (1, 3)):
         out = tmp_path / f"data-{seed}"

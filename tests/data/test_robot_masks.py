@@ -105,6 +105,7 @@ def test_empty_at_times_is_no_finding() -> None:
     assert examine_masks(Path("data"), store_of(mask_frames(mask)), 0) == []
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
     frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
     episode = Episode(frames, "push", np.arange(7) / 10, state=np.zeros((7, 1), np.float32))

@@ -25,6 +25,7 @@ def _wait(number: int, world: int, folder: Path) -> None:
         assert (folder / str(turn)).exists()
 
 
+@pytest.mark.slow
 def test_waiting_outlasts_the_time_out(tmp_path: Path) -> None:
     run_ranks(_wait, 2, tmp_path, time_out=TIME_OUT)
 

@@ -73,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_reach_the_parameters_of_one_process(name: str, folder: Path) -> None:
     alone = _trained(name)
@@ -84,6 +85,7 @@ def test_two_ranks_reach_the_parameters_of_one_process(name: str, folder: Path) 
             torch.testing.assert_close(one, value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_resume_bit_for_bit(name: str, folder: Path) -> None:
     for number in range(WORLD):

@@ -34,11 +34,13 @@ def unharmed(*outcomes: Outcome) -> None:
     assert not lost, "\n".join(lost)
 
 
-@pytest.mark.parametrize("name", ["train transitions", pytest.param("studies", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train transitions", "studies"])
 def test_kill_9_inside_a_file_operation_loses_nothing(bench: Bench, name: str) -> None:
     unharmed(bench.kill(NAMES[name], random.Random(1), inside=True))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(bench: Bench) -> None:
     job = NAMES["train transitions"]
     outcomes = [bench.fill(job, at) for at in (3, len(bench.writes(job)) // 2)]
@@ -46,7 +48,8 @@ def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(bench
     unharmed(*outcomes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
 def test_a_signal_is_one_message_and_the_run_goes_on(bench: Bench, number: signal.Signals) -> None:
     unharmed(bench.stop(NAMES["train transitions"], random.Random(2), number=number, inside=True))
 

@@ -92,6 +92,7 @@ def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.slow
 def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -> None:
     before = (learnt / "metrics.jsonl").read_text()
     code, _, error = finish(pretrain(folder, "learns", "--train.steps=60", "--objective.temperature=0.5"))

@@ -85,6 +85,7 @@ def accuracy(run: Path) -> float:
     return float((scores.argmax(1) == videos.own).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tower", [pytest.param({}, marks=pytest.mark.slow), FROZEN], ids=["trained", "frozen"])
 def test_what_only_the_state_tells_is_learned_from_it(tower: dict[str, Any], tmp_path: Path) -> None:
     assert accuracy(trained(store(), tmp_path / "with", tower | {"data.state": True})) > 0.9
@@ -166,6 +167,7 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tower", [pytest.param({}, marks=pytest.mark.slow), FROZEN], ids=["trained", "frozen"])
 def test_labels_and_rewards_read_the_state_of_the_data(tower: dict[str, Any], data: Path, tmp_path: Path) -> None:
     settings = {"train.steps": 20, "data.state": True, "data.cameras": ("front", "wrist")}

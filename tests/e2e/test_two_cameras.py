@@ -173,6 +173,7 @@ def test_rollouts_loader_and_features_hold_the_same_frames_in_the_same_order() -
     assert compared > 2
 
 
+@pytest.mark.slow
 def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     store = record_pairs(12, names=("stub/right",))
     head: dict[str, Any] = HEAD | {"history": 2, "token": 16, "hidden": 32, "shift": 0}
@@ -188,7 +189,7 @@ def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     assert rollout(loaded, PairTask, seeds, envs=4, stop_at_success=True) == solved
 
 
-@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_training_and_evaluation_from_the_command_line(
     files: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freeze: bool
 ) -> None:
@@ -214,6 +215,7 @@ def test_training_and_evaluation_from_the_command_line(
     assert json.loads(path.read_text())["success"]["n"] == 3
 
 
+@pytest.mark.slow
 def test_the_benchmark_pretrains_clones_and_rolls_out(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_long_texts_are_refused(encoder: DualEncoder) -> None:
         encoder.encode_text(["drawer " * 76])
 
 
+@pytest.mark.slow
 def test_save_copy_and_pickle_round_trips(encoder: DualEncoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path)
     for twin in (DualEncoder.from_pretrained(tmp_path), copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
@@ -93,6 +94,7 @@ def test_the_image_tower_alone_takes_sentences() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_siglip_is_built_at_any_size() -> None:
     encoder = DualEncoder(EncoderConfig(image="open_clip", image_model="ViT-B-16-SigLIP", image_size=32))
     assert encoder.eval().encode_image(FRAMES[:1]).shape == (1, 768)

@@ -44,10 +44,9 @@ def as_clip_sees(frames: Tensor) -> Tensor:
     return ((frames / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "outer", "half"),
-    [pytest.param("decisionnce", True, False, marks=pytest.mark.slow), ("actol", False, True)],
-    ids=["outer", "half"],
+    ("method", "outer", "half"), [("decisionnce", True, False), ("actol", False, True)], ids=["outer", "half"]
 )
 def test_converted_encoders_embed_as_the_authors_model_does(
     reference: OpenAIClip, room: Path, method: Method, outer: bool, half: bool

@@ -332,6 +332,7 @@ def test_what_is_no_sequence_of_texts_is_refused(texts: list[str]) -> None:
         built(CONVNET).encode_text(texts)
 
 
+@pytest.mark.slow
 def test_importing_encoders_needs_no_extra() -> None:
     code = (
         "import sys, counterpoint.encoders\n"

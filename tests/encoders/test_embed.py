@@ -131,6 +131,7 @@ def test_an_interrupted_call_continues_with_the_same_bytes(
     assert about[0]["files"] == about[1]["files"]
 
 
+@pytest.mark.slow
 def test_processes_write_the_same_bytes(
     data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

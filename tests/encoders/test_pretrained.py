@@ -263,6 +263,7 @@ def test_training_mode_changes_no_feature_and_no_statistic(small: None) -> None:
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
 
 
+@pytest.mark.slow
 def test_features_are_centred_and_scaled_by_training_frames(tmp_path: Path, small: None) -> None:
     encoder = ObservationEncoder(CONFIG.model_copy(update={"stack": 2, "centre": True})).eval()
     images = stacks(12).flatten(0, 1)

@@ -73,6 +73,7 @@ def client(program: str, url: str, folder: Path, token: str = TOKEN) -> subproce
     return subprocess.run(run, env=os.environ | settings, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_every_kind_is_uploaded_and_comes_back_bit_for_bit(hub: HubDouble, tmp_path: Path) -> None:
     done = client(PUSH_AND_LOAD, hub.url, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -111,6 +112,7 @@ def test_the_language_reward_beside_an_encoder_is_uploaded_and_found(hub: HubDou
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_refused_token_is_one_message(hub: HubDouble, tmp_path: Path) -> None:
     made()["dual_encoder"][0].save_pretrained(tmp_path / "RUN" / "model")
     done = client(PUSH_A_RUN, hub.url, tmp_path, token="hf_wrong")
@@ -120,6 +122,7 @@ def test_a_refused_token_is_one_message(hub: HubDouble, tmp_path: Path) -> None:
     assert not hub.repos
 
 
+@pytest.mark.slow
 def test_an_id_that_the_hub_does_not_have_is_one_message(hub: HubDouble, tmp_path: Path) -> None:
     done = client(LOAD, hub.url, tmp_path)
     assert "someone/nothing: found no such folder, and nothing on the Hub" in done.stderr

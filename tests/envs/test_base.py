@@ -21,7 +21,13 @@ INSTALLED = ("metaworld/handle-press@corner2,topview", "dmc/reacher-hard", "robo
 MADE = ("libero/libero_10/2@agentview,robot0_eye_in_hand", "robomimic/Lift", "rlbench/close_drawer")
 
 
-@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.sim) for name in INSTALLED), *MADE])
+@pytest.fixture(
+    params=[
+        *(pytest.param(name, marks=pytest.mark.sim) for name in INSTALLED[:-1]),
+        pytest.param(INSTALLED[-1], marks=[pytest.mark.sim, pytest.mark.slow]),
+        *MADE,
+    ]
+)
 def env(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CameraEnv]:
     name, suite = request.param, request.param.partition("/")[0]
     if name in INSTALLED:
@@ -78,7 +84,7 @@ def test_not_looking_changes_nothing_but_the_images(env: CameraEnv) -> None:
 @pytest.mark.parametrize(
     ("name", "cameras", "render"),
     [
-        ("metaworld/drawer-open", ("corner2", "gripperPOV"), 64),
+        pytest.param("metaworld/drawer-open", ("corner2", "gripperPOV"), 64, marks=pytest.mark.slow),
         pytest.param("metaworld/drawer-open", ("corner2", "gripperPOV"), None, marks=pytest.mark.slow),
         ("dmc/walker-walk", ("back", "side"), None),
     ],

@@ -175,7 +175,7 @@ def test_seed_and_actions_alone_decide_what_follows(press: CameraEnv) -> None:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("repeat", [2, 3])
+@pytest.mark.parametrize("repeat", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_repeating_sums_rewards_and_equals_stepping_by_hand(simulator: None, repeat: int) -> None:
     task = make_env("metaworld/handle-press", size=SIZE, repeat=repeat)
     assert task.horizon == -(-200 // repeat)
@@ -201,7 +201,7 @@ def test_repeating_sums_rewards_and_equals_stepping_by_hand(simulator: None, rep
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize(("repeat", "lasts"), [(1, [1] * 10), (3, [3, 3, 3, 1])])
+@pytest.mark.parametrize(("repeat", "lasts"), [pytest.param(1, [1] * 10, marks=pytest.mark.slow), (3, [3, 3, 3, 1])])
 def test_an_episode_is_as_long_as_asked_for(simulator: None, repeat: int, lasts: list[int]) -> None:
     """Its last action is cut as in recorded data, where `repeat` does not divide its steps."""
     task = make_env("metaworld/handle-press", size=SIZE, repeat=repeat, steps=10)
@@ -234,6 +234,7 @@ def test_dm_control_s_episodes_are_as_long_as_asked_for() -> None:
             make_env("metaworld/handle-press", size=SIZE, steps=steps)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_metaworld_drawn_large_is_resized_as_training_stores_are(press: CameraEnv) -> None:
     large = make_env("metaworld/handle-press", size=2 * SIZE)

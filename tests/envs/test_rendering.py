@@ -45,7 +45,11 @@ assert not started or sys.platform != "linux", started
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-@pytest.mark.parametrize("program", [PROGRAM, IMPORTS], ids=["a process that drew trains", "glfw starts no process"])
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(PROGRAM, marks=pytest.mark.slow), IMPORTS],
+    ids=["a process that drew trains", "glfw starts no process"],
+)
 def test_in_a_process_of_its_own(program: str) -> None:
     unset = ("DISPLAY", "WAYLAND_DISPLAY", "PYGLFW_LIBRARY")
     headless = {name: value for name, value in os.environ.items() if name not in unset}

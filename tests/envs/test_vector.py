@@ -76,7 +76,7 @@ def test_observations_are_stacked_by_key() -> None:
         (make_refusing, True, "action: found NaN; expected finite numbers"),
         (make_refusing, False, "action: found NaN; expected finite numbers"),
         (make_speechless, True, "SpeechlessError"),  # an error that cannot be pickled
-        (make_hanging, True, "did not answer in time"),
+        pytest.param(make_hanging, True, "did not answer in time", marks=pytest.mark.slow),
     ],
 )
 def test_a_row_that_fails_says_so_and_begins_again(make: Callable[[], PointEnv], processes: bool, reason: str) -> None:

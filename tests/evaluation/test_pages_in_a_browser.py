@@ -63,6 +63,7 @@ def test_the_cursor_follows_pointer_keys_and_slider(browser: Browser, curve_page
     assert browser.complaints == []
 
 
+@pytest.mark.slow
 def test_the_video_plays_to_its_end(browser: Browser, curve_page: Path) -> None:
     browser.open(curve_page)
     frame = "Number(document.querySelector('[data-player]').dataset.frame)"

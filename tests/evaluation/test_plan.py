@@ -76,6 +76,7 @@ def test_the_sum_of_step_rewards_is_that_of_the_plan_s_end(form: RewardForm) -> 
         assert ends[number] - curve[0] == pytest.approx(sum(steps), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_an_episode_is_planned_and_written(
     tmp_path: Path, model: RewardModel, capsys: pytest.CaptureFixture[str]
 ) -> None:

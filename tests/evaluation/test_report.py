@@ -104,6 +104,7 @@ def test_a_report_is_a_comparison_of_one_reward(run: Path, data: Path, tmp_path:
     assert compared["chance"] == report["chance"]
 
 
+@pytest.mark.slow
 def test_reporting_twice_says_the_same(run: Path) -> None:
     write_report(run)
     before = json.loads((run / "report.json").read_text())["rows"]
@@ -111,6 +112,7 @@ def test_reporting_twice_says_the_same(run: Path) -> None:
     assert json.loads((run / "report.json").read_text())["rows"] == before
 
 
+@pytest.mark.slow
 def test_training_episodes_are_owned_up_to(run: Path) -> None:
     text = write_report(run, split="train").read_text()
     assert "trained on these very episodes" in text
@@ -173,6 +175,7 @@ def test_a_configuration_without_data_is_refused(run: Path, section: object) -> 
         write_report(run)
 
 
+@pytest.mark.slow
 def test_the_main_numbers_are_printed_and_written_into_the_card(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = run / "model" / "README.md"
     assert "None stated" in card.read_text()

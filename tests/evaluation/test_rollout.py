@@ -228,6 +228,7 @@ def test_no_environment_is_refused() -> None:
         rollout(Recorder(), CountingTask, [1], envs=0)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_meta_world_episodes_do_not_depend_on_their_neighbours() -> None:
     from counterpoint.envs.make import make_env

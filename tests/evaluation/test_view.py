@@ -324,6 +324,7 @@ def test_bad_targets_end_the_command(
         assert capsys.readouterr().err.count("Hint: ") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -389,6 +390,7 @@ def test_a_click_through(server: Server, clip: Path, tmp_path: Path, phone: bool
         assert browser.complaints == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_a_video_is_dropped_anywhere_on_the_page(server: Server, clip: Path, tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ def test_unpacked_episodes_are_bounded_and_none_travels(tmp_path: Path, monkeypa
     np.testing.assert_array_equal(copied.frames(3, np.arange(2)), store.frames(3, np.arange(2)))
 
 
-@pytest.mark.parametrize(("name", "value"), [("action", np.nan), ("reward", -np.inf)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("action", np.nan), pytest.param("reward", -np.inf, marks=pytest.mark.slow)]
+)
 def test_numbers_that_are_not_finite_are_refused_and_found(
     tmp_path: Path, name: str, value: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,7 +100,13 @@ def _fill(path: Path, sound: Content) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("read", "kind"), [(_crash, "crash"), (_hang, "hang"), (_fail, "traceback"), (_fill, "memory")]
+    ("read", "kind"),
+    [
+        (_crash, "crash"),
+        pytest.param(_hang, "hang", marks=pytest.mark.slow),
+        (_fail, "traceback"),
+        pytest.param(_fill, "memory", marks=pytest.mark.slow),
+    ],
 )
 def test_what_must_not_be_is_noticed(read: Read, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "SECONDS", 3.0 if kind == "hang" else 60.0)

@@ -199,6 +199,7 @@ def _first(store: EpisodeStore, queue: Any) -> None:
     queue.put(store.frames(0, np.array([0])).sum())
 
 
+@pytest.mark.slow
 def test_s3_is_read_here_and_in_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_lerobot(tmp_path / "lerobot")
     clips = write_shards(tmp_path / "clips", memory_store(lengths=(9, 12, 7, 10), cameras=("camera",)))

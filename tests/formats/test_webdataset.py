@@ -45,7 +45,7 @@ def shard(path: Path, **members: bytes | str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("cameras", [("camera",), ("top", "wrist")])
+@pytest.mark.parametrize("cameras", [pytest.param(("camera",), marks=pytest.mark.slow), ("top", "wrist")])
 def test_images_are_read_as_they_were_written(cameras: tuple[str, ...], tmp_path: Path) -> None:
     source = memory_store(lengths=(5, 7, 3, 4, 6), cameras=cameras)
     root = write_shards(tmp_path / "set", source, images=True)

@@ -185,6 +185,7 @@ def test_a_store_travels_and_changes_are_seen(tmp_path: Path) -> None:
     assert open_dataset(tmp_path / "a.zarr").fingerprint != before
 
 
+@pytest.mark.slow
 def test_info_doctor_and_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.zarr"
     write_replay(path)

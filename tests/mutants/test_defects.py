@@ -29,5 +29,6 @@ def test_a_line_that_is_gone_is_refused(tmp_path: Path) -> None:
         Defect("errors.py", "if not ok:", "if ok:", "test_errors.py").plant(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_planted_defect_is_caught() -> None:
     assert "tests/data/test_statistics.py" in caught(next(one for one in DEFECTS if one.file == "data/statistics.py"))

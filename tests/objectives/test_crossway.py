@@ -101,6 +101,7 @@ def test_training_of_both_parts() -> None:
     assert all(not torch.equal(old, new) for old, new in zip(before, parameters, strict=True))
 
 
+@pytest.mark.slow
 def test_half_precision_and_compilation() -> None:
     decoder, (bottleneck, frames, state) = small(), inputs()
     plain = decoder(bottleneck, frames, state)[0]

@@ -304,6 +304,7 @@ def test_autocast(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
 
 
+@pytest.mark.slow
 def test_compiled() -> None:
     vit = small_vit(depth=1)
     icon = ICon(vit, SMALL)

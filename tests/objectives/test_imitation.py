@@ -150,9 +150,9 @@ def test_any_objective_on_transitions_can_stand_there() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"icon": ICON}, marks=pytest.mark.slow),
-        {"crossway": CrosswayConfig(widths=(16,))},
+        pytest.param({"crossway": CrosswayConfig(widths=(16,))}, marks=pytest.mark.slow),
         {"icon": ICON, "diffusion": TRANSFORMER},
     ],
 )

@@ -394,6 +394,7 @@ def test_window_loss_starts_with_the_authors_weights(centred: bool) -> None:
     assert accuracy > 0.75
 
 
+@pytest.mark.slow
 def test_window_loss_does_not_start_in_as_many_steps_with_torchs_weights() -> None:
     _, (_, last), accuracy = trained(weights="torch")
     assert last == pytest.approx(LOG2, abs=0.03)

@@ -69,7 +69,7 @@ def misses(head: DiffusionHead) -> Tensor:
     return (head.eval().sample(condition, generator=drawn()) - actions).abs()
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ["transformer", pytest.param("unet", marks=pytest.mark.slow)])
 def test_fixed_noise_is_learned_by_heart(network: str) -> None:
     head = small(network)
     before = copy.deepcopy(head.network.state_dict())
@@ -81,6 +81,7 @@ def test_fixed_noise_is_learned_by_heart(network: str) -> None:
     assert all(not torch.equal(value, before[name]) for name, value in after.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "rounds"), [("unet", 100), ("transformer", 250)])
 def test_samples_match_the_demonstrations(network: str, rounds: int) -> None:
     head = small(network, prediction="sample")
@@ -171,6 +172,7 @@ def test_drawn_steps_are_even() -> None:
     assert float((met / met.sum() - 0.25).abs().max()) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_half_precision_and_compilation(network: str) -> None:
     head, (condition, actions) = small(network, train_steps=8), demonstrations()

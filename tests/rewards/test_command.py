@@ -86,6 +86,7 @@ def test_bad_arguments_are_refused_before_anything_is_read(tmp_path: Path) -> No
         reward_command([tmp_path / "clip.mp4"], "push", model="run", out=out)
 
 
+@pytest.mark.slow
 def test_episodes_of_a_data_set_are_plotted_under_their_own_instructions(tmp_path: Path) -> None:
     data, out = write_data(tmp_path / "data", each=1), tmp_path / "out"
     written = reward_command([data], model="run", out=out, episodes=(5, 2), against=["push the tray"])
@@ -202,6 +203,7 @@ print("entered", *sorted(entered))
 """
 
 
+@pytest.mark.slow
 def test_one_video_imports_no_reader_but_the_video_s(tmp_path: Path) -> None:
     clip, model = video(tmp_path / "clip.mp4"), tmp_path / "model"
     DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(model)

@@ -226,6 +226,7 @@ def test_rewards_of_several_cameras_are_averaged(tmp_path: Path, monkeypatch: py
         label(data, model=model, out=tmp_path / "labels.parquet", cameras=("side",))
 
 
+@pytest.mark.slow
 def test_a_copy_has_progress_as_a_feature_and_the_same_media(data: Path, model: Path, tmp_path: Path) -> None:
     expected = columns(label(data, model=model))["progress_sparse"]
     copy = label(data, model=model, feature="next.progress", out=tmp_path / "copy")

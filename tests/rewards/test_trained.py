@@ -49,7 +49,12 @@ def column(path: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [("decisionnce_t", "transition"), ("decisionnce_p", "potential"), ("r3m", "language")]
+    ("name", "form"),
+    [
+        pytest.param("decisionnce_t", "transition", marks=pytest.mark.slow),
+        ("decisionnce_p", "potential"),
+        pytest.param("r3m", "language", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_is_scored_as_it_was_trained(name: str, form: RewardForm, video: Path, tmp_path: Path) -> None:
     run = train(name, tmp_path)
@@ -72,6 +77,7 @@ def test_a_run_is_scored_as_it_was_trained(name: str, form: RewardForm, video: P
             reward_command([video], INSTRUCTIONS[0], model=run, out=tmp_path / "out", form="potential")
 
 
+@pytest.mark.slow
 def test_a_run_without_language_takes_a_goal_image(video: Path, tmp_path: Path) -> None:
     run, goal = train("vip", tmp_path), tmp_path / "goal.png"
     Image.fromarray(FRAMES[-1]).save(goal)

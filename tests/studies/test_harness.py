@@ -87,6 +87,7 @@ def test_processor_time_counts_what_a_trial_starts(tmp_path: Path) -> None:
     assert study.read("a")["processor_seconds"] >= 0.3
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_results_and_finished_trials_are_kept(tmp_path: Path) -> None:
     study = Study("workers", tmp_path, Config())
     study.run(trials()[:1])
@@ -135,6 +136,7 @@ def test_an_unknown_cluster_is_refused(capsys: pytest.CaptureFixture[str], tmp_p
     assert "cluster 127.0.0.1:1: found nothing that answers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_error_of_a_trial_arrives(tmp_path: Path) -> None:
     with pytest.raises(FullError):
         Study("failing", tmp_path, Config()).run([Trial("a", fail), Trial("b", fail)], 2)

@@ -13,6 +13,7 @@ from studies.plots import save
 pytestmark = pytest.mark.sim
 
 
+@pytest.mark.slow
 def test_the_gates_and_paths_of_a_maze(tmp_path: Path) -> None:
     data = collect_pointmaze(
         PointMazeCollect(out=tmp_path / "data", suite="stitch", episodes=4, val_episodes=0, steps=20)

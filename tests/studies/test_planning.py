@@ -19,6 +19,7 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_rewards_plan_the_same_scenes(tmp_path: Path) -> None:
     pytest.importorskip("gymnasium_robotics", reason="needs the extra `sim`")

@@ -10,6 +10,7 @@ from studies.harness import kept, read_rows
 from studies.importance_weight_rows import ImportanceWeightRowsConfig, importance_weight_rows_study
 
 
+@pytest.mark.slow
 def test_frames_settle_on_the_line_under_the_papers_form_alone(tmp_path: Path) -> None:
     actol_as_trained_study(ActolAsTrainedConfig(videos=8, steps=300), tmp_path)
     rows, _ = read_rows(tmp_path / "results.parquet")

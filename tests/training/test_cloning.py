@@ -51,9 +51,9 @@ def error(policy: ClonedPolicy, store: EpisodeStore) -> tuple[float, float]:
     ("steps", "settings"),
     [
         (120, {}),
-        (400, {"freeze": True}),
-        (100, {"history": 3}),
-        (200, {"freeze": True, "history": 3, "use_state": True}),
+        pytest.param(400, {"freeze": True}, marks=pytest.mark.slow),
+        pytest.param(100, {"history": 3}, marks=pytest.mark.slow),
+        pytest.param(200, {"freeze": True, "history": 3, "use_state": True}, marks=pytest.mark.slow),
     ],
 )
 def test_learns_a_few_demonstrations_by_heart(steps: int, settings: dict[str, Any], tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     assert [line["step"] for line in lines if line["split"] == "val"] == [2, 4]
 
 
+@pytest.mark.slow
 def test_the_best_policies_by_validation_load_like_any_run(tmp_path: Path) -> None:
     """The folder holds as many as were asked for, each with the weights of its own step."""
     store, seen = masked_demos(), {}
@@ -83,6 +84,7 @@ def test_the_policy_is_free_of_what_trained_it(tmp_path: Path) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in policy.modules())
 
 
+@pytest.mark.slow
 def test_a_validation_needs_nothing_that_terms_ask_for(tmp_path: Path) -> None:
     """Neither masks nor episodes long enough for an objective's own windows."""
     config = train(2, auxiliary=AuxiliaryConfig(objective={"name": "premier_taco", "steps": 12, "hidden": 8}))
@@ -92,6 +94,7 @@ def test_a_validation_needs_nothing_that_terms_ask_for(tmp_path: Path) -> None:
     assert [line["split"] for line in lines][-2:] == ["val", "seen"]
 
 
+@pytest.mark.slow
 def test_half_precision(tmp_path: Path) -> None:
     """With every term; it begins where full precision does."""
     found = []
@@ -131,6 +134,7 @@ def test_an_interrupted_run_ends_like_one_without_a_stop(tmp_path: Path) -> None
     assert same(weights(whole), weights(resumed))
 
 
+@pytest.mark.slow
 def test_a_policy_is_fine_tuned(tmp_path: Path) -> None:
     first = imitate(train(), masked_demos(), out=tmp_path / "first", camera=CAMERAS)
     before = weights(first)

@@ -61,6 +61,7 @@ def test_doctor_tells_findings_and_ends_in_2(
         assert word in told
 
 
+@pytest.mark.slow
 def test_findings_cut_no_word_at_80_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_findings_cut_no_word_at_80_columns(
         assert words <= set(shown.split())
 
 
+@pytest.mark.slow
 def test_the_folder_that_collect_wrote_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +199,7 @@ def test_convert_of_several_rates_asks_for_one_and_takes_nearest_frames(tmp_path
     assert np.abs(change).mean(axis=(1, 2, 3)).argmin() == round(20 / 30 * 59.94)
 
 
+@pytest.mark.slow
 def test_convert_of_a_rate_that_varies_takes_frames_nearest_in_time(tmp_path: Path) -> None:
     source = tmp_path / "videos"
     source.mkdir()

@@ -29,7 +29,10 @@ def lerobot(folder: Path) -> Path:
     return write_lerobot(folder / "data", splits={"train": "0:2", "val": "2:3"})
 
 
-@pytest.mark.parametrize("make", [lerobot, write_lerobot_v21, write_videos, write_epic])
+@pytest.mark.parametrize(
+    "make",
+    [lerobot, *(pytest.param(make, marks=pytest.mark.slow) for make in (write_lerobot_v21, write_videos, write_epic))],
+)
 def test_whole_data_has_no_findings(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     assert examine(make(tmp_path)) == []
 

@@ -30,7 +30,7 @@ def add(path: Path, out: Path, **given: Any) -> None:
     command(path, out, **{**usual, "batch_size": 4, "device": "cpu", **given})
 
 
-@pytest.mark.parametrize("write", [write_lerobot, write_lerobot_v21])
+@pytest.mark.parametrize("write", [write_lerobot, pytest.param(write_lerobot_v21, marks=pytest.mark.slow)])
 def test_masks_from_files_stand_beside_their_images(
     tmp_path: Path, write: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +76,7 @@ def test_a_second_camera_may_be_added_later_but_none_twice(tmp_path: Path) -> No
         add(tmp_path / "both", tmp_path / "again", files=folders["top"])
 
 
+@pytest.mark.slow
 def test_masks_without_robot_or_without_surroundings_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

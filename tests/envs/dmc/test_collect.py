@@ -120,6 +120,7 @@ def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) ->
     assert told["collect"]["planner"] == PLANNER.model_dump()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_an_expert_s_episode_that_earns_too_little_gives_way_to_another_scene(tmp_path: Path) -> None:
     wanted: dict[str, Any] = {"tasks": ("walker-stand",), "kind": "expert", "val_episodes": 0, "planner": PLANNER}
@@ -170,6 +171,7 @@ def test_asking_again_changes_nothing_and_asking_otherwise_is_refused(tmp_path: 
         collect_dmc(config(tmp_path / "other"))
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_a_killed_collection_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """Each call in a process of its own: nothing that other tests left in this one has a say in the pixels."""

@@ -103,7 +103,7 @@ def test_every_task_has_a_reward_and_its_domain_sensors() -> None:
 
 @pytest.mark.sim
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "dog-walk" else []) for name in sorted(TASKS)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("dog-") else []) for name in sorted(TASKS)]
 )
 def test_plans_earn_in_the_environment_what_the_model_says(name: str) -> None:
     task = DMCEnv(name)

@@ -155,6 +155,7 @@ def test_what_is_recorded_is_what_the_simulator_did(tmp_path: Path) -> None:
     assert np.mean([episode.rewards.any() for episode in episodes]) > 0.5
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_data(tmp_path: Path) -> None:
     recorded = [
         [episode.observations["observation"] for episode in read(collect_pointmaze(config) / "train")]
@@ -227,6 +228,7 @@ def test_actions_that_repeat_are_recorded_and_evaluated_alike(tmp_path: Path) ->
     assert info["is_success"]
 
 
+@pytest.mark.slow
 def test_the_other_suite_does_join(tmp_path: Path) -> None:
     config = small(tmp_path / "data", episodes=12)
     assert joining(config, grid_of(config))
@@ -241,6 +243,7 @@ def test_episodes_that_stray_are_recorded_anew(tmp_path: Path) -> None:
     assert summary(config.out).startswith(f"22 episodes, {dropped(config)} failed ones dropped")
 
 
+@pytest.mark.slow
 def test_a_controller_that_never_stays_in_its_part_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect._MazeCollection, "attempts", 4)
     with pytest.raises(BadInputError, match="noise: found 4 scenes of PointMaze_Open-v3 in a row"):
@@ -282,6 +285,7 @@ def _crash(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+@pytest.mark.slow
 def test_a_data_set_that_could_not_be_written_is_finished_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

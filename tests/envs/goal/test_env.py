@@ -116,6 +116,7 @@ def test_goals_that_are_states_or_images_are_reached_only_by_equality() -> None:
         assert spaces_of(make_goal_env(config)).success_distance == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -173,7 +174,11 @@ def test_environments_and_functions_that_make_them_are_taken() -> None:
         make_goal_env(config, partial(gymnasium.make, "CartPole-v1"))
 
 
-@pytest.mark.parametrize("config", FORMS, ids=called)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(form, marks=[] if number in (0, 5) else [pytest.mark.slow]) for number, form in enumerate(FORMS)],
+    ids=called,
+)
 def test_every_form_passes_gymnasium_s_checks_and_is_filmed(
     config: EnvConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +213,7 @@ def test_discrete_actions_are_counted_from_zero() -> None:
     assert env.step(2)[4]["distance"] == 12.0 - (5 + 2)
 
 
+@pytest.mark.slow
 def test_a_module_before_the_name_is_imported_here_and_in_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +351,7 @@ def corrupted(probability: float) -> CorruptedObservations:
     return env
 
 
+@pytest.mark.slow
 def test_so_many_observations_are_replaced_by_ones_that_were_seen() -> None:
     env, plain = corrupted(0.1), make_goal_env(PLAIN)
     replaced = total = first = 0

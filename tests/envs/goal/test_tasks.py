@@ -66,6 +66,7 @@ def test_the_goal_state_lasts(task: str) -> None:
         assert info["is_success"]
 
 
+@pytest.mark.slow
 def test_the_gripper_is_where_each_task_leaves_it() -> None:
     for seed in range(6):
         push = fetch("FetchPush", goals="state")
@@ -90,7 +91,9 @@ def test_an_object_near_its_goal_is_not_in_the_way(task: str, above: float) -> N
         np.testing.assert_allclose(state[:3] - state[3:6], [0, 0, above], atol=5e-3)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", ["FetchPush", *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS if task != "FetchPush")]
+)
 def test_looking_at_the_goal_leaves_the_dynamics_bit_identical(task: str) -> None:
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (30, 4)).astype(np.float32)
@@ -285,7 +288,7 @@ def test_no_model_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("task", ["FetchReach", "FetchSlide"])
+@pytest.mark.parametrize("task", ["FetchSlide", pytest.param("FetchReach", marks=pytest.mark.slow)])
 def test_every_frame_of_a_video_has_the_goal_s_ball_at_the_goal_and_no_other_mark(task: str) -> None:
     """The first frame too: after a reset the simulator's own marks are elsewhere than after a step."""
     env = fetch(task)

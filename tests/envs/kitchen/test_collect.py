@@ -13,6 +13,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_demonstrations_are_of_one_length_and_hold_what_was_carried_out(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_masks_of_some_cameras(made: type[MadeTask], tmp_path: Path, names: tupl
     assert store.cameras == (*CAMERAS, *wanted)
 
 
+@pytest.mark.slow
 def test_states_alone(made: type[MadeTask], tmp_path: Path) -> None:
     out = collect_robosuite(config(tmp_path / "set", cameras=("none",)))
     store = open_dataset(out)

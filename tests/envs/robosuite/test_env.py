@@ -148,6 +148,7 @@ def test_a_seed_decides_everything_and_touches_no_other_generator(lift: Robosuit
     np.testing.assert_array_equal(generator, np.random.get_state()[1])  # type: ignore[index]
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 @pytest.mark.parametrize("name", ["Door-IIWA", pytest.param("Stack-Kinova3", marks=pytest.mark.slow)])
@@ -243,6 +244,7 @@ def test_where_geometry_is_hidden_images_change_only_inside_the_mask(lift: Robos
     assert changed[shown].mean() > 0.95
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_parts_of_the_robot_make_up_its_mask() -> None:
@@ -271,6 +273,7 @@ def test_what_robosuite_remarks_is_not_told(caplog: pytest.LogCaptureFixture) ->
     assert "heard again" in caplog.text
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_rendering_is_described() -> None:

@@ -49,6 +49,7 @@ def test_experts_solve_their_tasks(name: str) -> None:
     assert sum(solved) >= 4
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_a_cube_that_is_taken_away_is_gone_after_again() -> None:

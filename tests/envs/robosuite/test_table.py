@@ -27,6 +27,7 @@ def play(task: RobosuiteEnv, seed: int) -> list[bool]:
     return solved
 
 
+@pytest.mark.slow
 def test_the_scripted_expert_shuts_the_drawer(drawer: RobosuiteEnv) -> None:
     # Other seeds than those of demonstrations and evaluation, and few of them, for time.
     for seed in (100, 101, 102):
@@ -84,6 +85,7 @@ def box() -> Iterator[RobosuiteEnv]:
     task.close()
 
 
+@pytest.mark.slow
 def test_the_scripted_expert_opens_the_box(box: RobosuiteEnv) -> None:
     # Other seeds than those of demonstrations and evaluation, and few of them, for time.
     for seed in (100, 101, 102):

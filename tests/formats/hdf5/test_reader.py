@@ -271,6 +271,7 @@ def test_damage_is_told_once(tmp_path: Path, how: str, told: str) -> None:
         open_dataset(path)
 
 
+@pytest.mark.slow
 def test_doctor_tells_of_every_damaged_demonstration(tmp_path: Path) -> None:
     path = write_robomimic(tmp_path / "a.hdf5")
     write_robomimic(tmp_path / "b.hdf5")
@@ -407,7 +408,14 @@ def test_a_soft_link_inside_the_file_is_followed(tmp_path: Path) -> None:
     assert actions.shape == (5, 7)
 
 
-@pytest.mark.parametrize(("part", "value"), [("actions", np.nan), ("rewards", np.inf), ("obs/robot0_eef_pos", np.nan)])
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("actions", np.nan),
+        pytest.param("rewards", np.inf, marks=pytest.mark.slow),
+        pytest.param("obs/robot0_eef_pos", np.nan, marks=pytest.mark.slow),
+    ],
+)
 def test_numbers_that_are_not_finite_are_refused_and_found(tmp_path: Path, part: str, value: float) -> None:
     path = write_robomimic(tmp_path / "image.hdf5")
     with h5py.File(path, "a") as file:

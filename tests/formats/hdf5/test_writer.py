@@ -103,6 +103,7 @@ def test_masks_survive_the_way_to_lerobot(tmp_path: Path) -> None:
         np.testing.assert_array_equal(kept, mask_frames(mask))
 
 
+@pytest.mark.slow
 def test_a_mask_of_another_size_is_found_by_the_doctor(tmp_path: Path) -> None:
     path = write(tmp_path / "lift.hdf5")
     assert examine(path) == []

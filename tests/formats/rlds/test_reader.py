@@ -46,6 +46,7 @@ def test_folders_above_a_version_will_do(tmp_path: Path) -> None:
         open_dataset(tmp_path)
 
 
+@pytest.mark.slow
 def test_splits_that_are_there_and_those_that_are_not(tmp_path: Path) -> None:
     first, second = [made_episode(4, 0)], [made_episode(5, 1)]
     root = write_rlds(tmp_path / "toys", {"train": [first], "test": [second]}, absent=["val"])
