@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,12 +16,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.multiprocessing.spawn import start_processes
 
 from counterpoint.formats.minari.writer import write_minari
 from counterpoint.training.memory import CAN_SHARD
 from counterpoint.training.run import list_checkpoints
 from tests.conftest import write_robot_set
-from tests.e2e.unfinished import unfinished_script
+from tests.e2e.commands import PROGRAM
+from tests.forkserver import Forked, counterpoint, program
 from tests.formats.minari.made import goal_episodes
 from tests.policies.masked_demos import write_masked_demos
 from tests.training.step_data import SIZE, control_store, write_control_set, write_recipe
@@ -28,11 +31,11 @@ from tests.training.test_imitation_command import SMALL
 
 pytestmark = pytest.mark.slow
 TINY: tuple[str, ...] = ("--encoder.image_size=32", "--encoder.embed_dim=16", "--data.size=32", "--train.batch_size=8")
-TINY += ("--train.eval_batches=2", "--train.save_every=10", "--optimizer.ema=0.9", "--device=cpu")
+TINY += ("--train.eval_batches=2", "--train.save_every=8", "--optimizer.ema=0.9", "--device=cpu")
 # Gentle steps: training magnifies rounding, which differs between the sums of one process and of several.
 GENTLE = ("--optimizer.lr=0.002", "--optimizer.eps=1.0")
 TINY += ("--objective.temperature=1.0", *GENTLE)
-MODULE = ("-m", "counterpoint")
+STEPS = 24
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +51,38 @@ def start(
     ranks: int,
     *settings: str,
     train: Sequence[str] = ("decisionnce_t-demo", "--data", "data", *TINY),
-    program: Sequence[str] = MODULE,
-    launcher: Sequence[str] = (),
-) -> subprocess.Popen[str]:
-    """Start the command in `ranks` processes, each with one thread, in a process group of its own."""
+    unfinished: int | None = None,
+) -> Forked:
+    """Start the command in `ranks` processes with torchrun's variables, each with one thread, as a process group."""
     environment = os.environ | {"COUNTERPOINT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    command = [*torchrun, *(launcher or ("--standalone",)), *program]
-    return subprocess.Popen(
-        [*command, "train", *train, "--out", out, *settings],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
+    words = ("train", *train, "--out", out, *settings)
+    return Forked(
+        launch, (ranks, words, unfinished), pipes=("stdout",), cwd=folder, env=environment, start_new_session=True
     )
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def launch(ranks: int, words: Sequence[str], unfinished: int | None) -> None:
+    """Do as `torchrun --nproc-per-node=RANKS -m counterpoint WORDS`, whose every process would import torch anew."""
+    os.dup2(1, 2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_processes(_rank, (ranks, port, words, unfinished), nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]
+
+
+def _rank(rank: int, ranks: int, port: int, words: Sequence[str], unfinished: int | None) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if unfinished is None:
+        counterpoint(*words)
+    else:
+        program(PROGRAM, str(unfinished), *words)
+
+
+def finish(process: Forked | subprocess.Popen[str]) -> str:
     told, _ = process.communicate()
     assert process.returncode == 0, told
-    return told
+    return str(told)
 
 
 def weights(folder: Path, out: str) -> dict[str, Tensor]:
@@ -78,14 +91,14 @@ def weights(folder: Path, out: str) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> dict[str, Tensor]:
-    told = finish(start(folder, "two", 2, "--train.steps=30"))
-    assert (told.count("Wrote "), told.count("Training: 30/30")) == (1, 1)  # by the first process alone
+    told = finish(start(folder, "two", 2, f"--train.steps={STEPS}"))
+    assert (told.count("Wrote "), told.count(f"Training: {STEPS}/{STEPS}")) == (1, 1)  # by the first process alone
     return weights(folder, "two")
 
 
 @pytest.fixture(scope="module")
 def one(folder: Path) -> dict[str, Tensor]:
-    finish(start(folder, "one", 1, "--train.steps=30"))
+    finish(start(folder, "one", 1, f"--train.steps={STEPS}"))
     return weights(folder, "one")
 
 
@@ -152,7 +165,7 @@ def test_two_processes_train_online_as_one_does(folder: Path, online: dict[str, 
 def test_two_processes_that_train_online_and_are_killed_go_on_bit_for_bit(
     folder: Path, online: dict[str, Tensor]
 ) -> None:
-    killed = start(folder, "online-cut", 2, train=ONLINE, program=unfinished_script(folder, 80))
+    killed = start(folder, "online-cut", 2, train=ONLINE, unfinished=80)
     while len(list_checkpoints(folder / "online-cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[0]
         time.sleep(0.05)
@@ -164,34 +177,47 @@ def test_two_processes_that_train_online_and_are_killed_go_on_bit_for_bit(
 
 
 def test_two_processes_that_are_killed_go_on_bit_for_bit(folder: Path, two: dict[str, Tensor]) -> None:
-    killed = start(folder, "cut", 2, "--train.steps=30", program=unfinished_script(folder, 30))
+    killed = start(folder, "cut", 2, f"--train.steps={STEPS}", unfinished=STEPS)
     while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[0]
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
-    assert "Resumed from" in finish(start(folder, "cut", 2, "--train.steps=30"))
+    assert "Resumed from" in finish(start(folder, "cut", 2, f"--train.steps={STEPS}"))
     found = weights(folder, "cut")
     assert all(torch.equal(found[name], value) for name, value in two.items())
 
 
 def test_four_two_and_one_process_go_on_in_one_order(folder: Path, one: dict[str, Tensor]) -> None:
-    for ranks, steps in ((4, 10), (2, 20), (1, 30)):
+    for ranks, steps in ((4, 8), (2, 16), (1, STEPS)):
         finish(start(folder, "elastic", ranks, f"--train.steps={steps}"))
     assert_close(weights(folder, "elastic"), one)
 
 
 @pytest.mark.skipif(not CAN_SHARD, reason="this torch averages gradients of shards otherwise")
 def test_shards_of_four_processes_are_loaded_by_one(folder: Path, one: dict[str, Tensor]) -> None:
-    finish(start(folder, "shards", 4, "--train.steps=20", "--memory.shard"))
-    finish(start(folder, "shards", 1, "--train.steps=30"))
+    finish(start(folder, "shards", 4, "--train.steps=16", "--memory.shard"))
+    finish(start(folder, "shards", 1, f"--train.steps={STEPS}"))
     assert_close(weights(folder, "shards"), one)
 
 
 def test_two_machines_meet(folder: Path, two: dict[str, Tensor]) -> None:
-    """Two launchers of one process each, which meet over the loopback device."""
-    meet = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29517", "--rdzv-id=counterpoint")
-    machines = [start(folder, "machines", 1, "--train.steps=30", launcher=meet) for _ in range(2)]
+    """Two launchers of torchrun with one process each, which meet over the loopback device."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--nnodes=2"]
+    torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29517", "--rdzv-id=counterpoint"]
+    words = ["-m", "counterpoint", "train", "decisionnce_t-demo", "--data", "data", *TINY, f"--train.steps={STEPS}"]
+    environment = os.environ | {"COUNTERPOINT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    machines = [
+        subprocess.Popen(
+            [*torchrun, *words, "--out", "machines"],
+            cwd=folder,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for _ in range(2)
+    ]
     for machine in machines:
         finish(machine)
     found = weights(folder, "machines")

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,8 @@ from safetensors.torch import load_file
 
 from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.conftest import write_robot_set
-from tests.e2e.unfinished import unfinished
+from tests.e2e.commands import finish, start
+from tests.forkserver import Forked
 from tests.training.test_checkpoint import equal
 
 TINY = (
@@ -34,23 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pretrain(
-    folder: Path, out: str, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "counterpoint")
-) -> subprocess.Popen[str]:
-    environment = os.environ | {"COUNTERPOINT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*program, *("train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides)],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, error = process.communicate()
-    return process.returncode, out, error
+def pretrain(folder: Path, out: str, *overrides: str, unfinished: int | None = None) -> Forked:
+    words = ("train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides)
+    return start(folder, *words, unfinished=unfinished, COUNTERPOINT_CACHE=str(folder / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +58,7 @@ def test_training_through_the_command_line_learns_and_exports(learnt: Path) -> N
 def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     settings = ("--train.save_every=10", "--train.workers=1", "--optimizer.ema=0.9")
     whole = pretrain(folder, "whole", "--train.steps=40", *settings)  # beside the other, on the second core
-    killed = pretrain(folder, "cut", "--train.steps=40", *settings, program=unfinished(40))
+    killed = pretrain(folder, "cut", "--train.steps=40", *settings, unfinished=40)
     while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)
@@ -92,7 +75,6 @@ def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.slow
 def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -> None:
     before = (learnt / "metrics.jsonl").read_text()
     code, _, error = finish(pretrain(folder, "learns", "--train.steps=60", "--objective.temperature=0.5"))
@@ -102,7 +84,6 @@ def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -
     assert (learnt / "metrics.jsonl").read_text() == before
 
 
-@pytest.mark.slow
 def test_divergence_ends_in_one_message(folder: Path) -> None:
     code, _, error = finish(
         pretrain(folder, "diverges", "--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")

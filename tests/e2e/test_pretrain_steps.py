@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.training.run import list_checkpoints, load_checkpoint
-from tests.e2e.unfinished import unfinished
+from tests.e2e.commands import start
+from tests.forkserver import Forked
 from tests.training.step_data import control_store, write_control_set, write_recipe
 from tests.training.test_checkpoint import equal
 
@@ -33,29 +30,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pretrain(
-    folder: Path, out: str, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "counterpoint")
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *program,
-            *("train", "tiny.toml", "--data", "narrow", "wide", "--out", out, f"--train.steps={STEPS}"),
-            *("--train.save_every=10", "--train.eval_every=15", "--train.workers=1", "--optimizer.ema=0.9"),
-            *overrides,
-        ],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def pretrain(folder: Path, out: str, *overrides: str, unfinished: int | None = None) -> Forked:
+    words = ["train", "tiny.toml", "--data", "narrow", "wide", "--out", out, f"--train.steps={STEPS}"]
+    words += ["--train.save_every=10", "--train.eval_every=15", "--train.workers=1", "--optimizer.ema=0.9"]
+    return start(folder, *words, *overrides, unfinished=unfinished)
 
 
 def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     whole = pretrain(folder, "whole")
     _, error = whole.communicate()
     assert whole.returncode == 0, error
-    killed = pretrain(folder, "cut", program=unfinished(STEPS))
+    killed = pretrain(folder, "cut", unfinished=STEPS)
     while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.training.run import list_checkpoints
-from tests.e2e.unfinished import unfinished
+from tests.e2e.commands import start
+from tests.forkserver import Forked
 from tests.formats.made import memory_store
 from tests.formats.remote_made import s3_double, upload, write_shards
 
@@ -26,18 +23,10 @@ SETTINGS = (
     "--encoder.embed_dim=16", "--train.steps=24", "--train.batch_size=4", "--train.eval_every=0",
     "--train.save_every=2", "--train.workers=1", "--train.trackers",
 )  # fmt: skip
-WHOLE = (sys.executable, "-m", "counterpoint")
 
 
-def start(folder: Path, url: str, out: str, program: Sequence[str] = WHOLE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*program, "train", "decisionnce_t-demo", "--data", url, "--out", out, *SETTINGS],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def train(folder: Path, url: str, out: str, unfinished: int | None = None) -> Forked:
+    return start(folder, "train", "decisionnce_t-demo", "--data", url, "--out", out, *SETTINGS, unfinished=unfinished)
 
 
 def test_kill_9_inside_a_shard_then_resume_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,16 +34,16 @@ def test_kill_9_inside_a_shard_then_resume_gives_the_same_bits(tmp_path: Path, m
     clips = memory_store(lengths=(9, 12, 7, 10, 8, 11, 9, 12, 10, 7), cameras=("camera",), vectors=False)
     with s3_double(monkeypatch) as bucket:
         url = upload(write_shards(tmp_path / "set", clips, per_shard=5), f"{bucket}/set")
-        whole = start(tmp_path, url, "whole")
+        whole = train(tmp_path, url, "whole")
         _, error = whole.communicate()
         assert whole.returncode == 0, error
-        killed = start(tmp_path, url, "cut", unfinished(24))
+        killed = train(tmp_path, url, "cut", unfinished=24)
         while not any(path.name >= "step-00000010" for path in list_checkpoints(tmp_path / "cut" / "checkpoints")):
             assert killed.poll() is None, killed.communicate()[1]
             time.sleep(0.02)
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
-        again = start(tmp_path, url, "cut")
+        again = train(tmp_path, url, "cut")
         out, error = again.communicate()
         assert again.returncode == 0, error
         assert "Resumed from" in out
@@ -68,7 +57,7 @@ def test_kill_9_inside_a_shard_then_resume_gives_the_same_bits(tmp_path: Path, m
 def test_a_server_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_double(monkeypatch):
         pass
-    failed = start(tmp_path, "s3://bucket/set", "run")
+    failed = train(tmp_path, "s3://bucket/set", "run")
     _, error = failed.communicate()
     assert failed.returncode == 2
     assert error.strip().startswith("counterpoint: s3://bucket/set: found EndpointConnectionError")

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.training.run import list_checkpoints
-from tests.e2e.unfinished import unfinished
+from tests.e2e.commands import start
+from tests.forkserver import Forked
 
 pytestmark = [pytest.mark.sim, pytest.mark.slow]
 
@@ -23,31 +20,24 @@ SETTINGS = (
     "--online.eval_every=400", "--online.eval_episodes=2", "--online.save_every=80", "--online.trackers",
 )  # fmt: skip
 
-WHOLE = (sys.executable, "-m", "counterpoint")
 
-
-def start(folder: Path, out: str, program: Sequence[str] = WHOLE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*program, "train", "td_infonce", "--env", "FetchReach-v4", "--out", out, *SETTINGS],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def train(folder: Path, out: str, unfinished: int | None = None) -> Forked:
+    return start(
+        folder, "train", "td_infonce", "--env", "FetchReach-v4", "--out", out, *SETTINGS, unfinished=unfinished
     )
 
 
 def test_kill_9_with_two_simulators_and_a_full_ring_then_resume_gives_the_same_bits(tmp_path: Path) -> None:
-    whole = start(tmp_path, "whole")
+    whole = train(tmp_path, "whole")
     _, error = whole.communicate()
     assert whole.returncode == 0, error
-    killed = start(tmp_path, "cut", unfinished(1200))
+    killed = train(tmp_path, "cut", unfinished=1200)
     while not any(path.name >= "step-00000600" for path in list_checkpoints(tmp_path / "cut" / "checkpoints")):
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    again = start(tmp_path, "cut")
+    again = train(tmp_path, "cut")
     out, error = again.communicate()
     assert again.returncode == 0, error
     assert "Resumed from" in out

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,30 +12,26 @@ from counterpoint.errors import BadInputError
 from counterpoint.training import run as run_module
 from counterpoint.training.run import METRICS, list_checkpoints, load_checkpoint
 from tests.conftest import moving_square_store
+from tests.forkserver import Forked
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, open_run, run
 
-SLOW = """
-import sys, time
-from pathlib import Path
-from tests.conftest import moving_square_store
-from tests.training.toy import learner, run
-trained = learner()
-update = trained.update
-def slowly(batch, step):
-    time.sleep(0.05)
-    return update(batch, step)
-trained.update = slowly
-run(moving_square_store(), Path(sys.argv[1]), trained, steps=400, save_every=400, eval_every=0)
-"""
+
+def train_slowly(folder: Path) -> None:
+    """Train so slowly that a test can do something meanwhile."""
+    trained = learner()
+    update = trained.update
+
+    def slowly(batch: Any, step: int) -> Any:
+        time.sleep(0.05)
+        return update(batch, step)
+
+    trained.update = slowly  # type: ignore[method-assign]
+    run(moving_square_store(), folder, trained, steps=400, save_every=400, eval_every=0)
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{root}/src:{root}", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(folder)], env=environment, text=True, stderr=subprocess.PIPE
-    )
+def start(folder: Path) -> Forked:
+    process = Forked(train_slowly, (folder,))
     while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)

@@ -96,6 +96,11 @@ def meet(what: str) -> None:
     everyone = -(-number // world_size()) * world_size()  # of this occasion's present turn
     while store.add(f"counterpoint/{what}", 0) < everyone:
         time.sleep(PAUSE)
+    # Without torchrun, the first process holds the store: it must not end before the others have looked.
+    seen = store.add(f"counterpoint/{what}/seen", 1)
+    while rank() == 0 and seen < everyone:
+        time.sleep(PAUSE)
+        seen = store.add(f"counterpoint/{what}/seen", 0)
 
 
 def leave() -> None:
