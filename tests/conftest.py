@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # One thread in every process that the tests start, as torchrun has: a kernel planned for more threads than a process
@@ -18,10 +20,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from counterpoint import workers
 from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.data.reading import read_episode
+from tests.forkserver import fork_worker
 
 if shutil.which("nvidia-smi"):  # tests compare bits, which graphics cards do not promise
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -69,6 +73,14 @@ def _own_precision() -> Iterator[None]:
     yield
     if "accelerate.state" in sys.modules:
         sys.modules["accelerate.state"].AcceleratorState._reset_state(True)
+
+
+@pytest.fixture(autouse=True)
+def _quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of `in_worker` from the warm server; how they start by themselves is `test_workers`'s."""
+    if request.path.name != "test_workers.py":
+        quick = SimpleNamespace(Popen=fork_worker, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+        monkeypatch.setattr(workers, "subprocess", quick)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import IO, Any
 
+from counterpoint.workers import serve
+
 IMPORTED = (
     "counterpoint.cli",
     "counterpoint.objectives.actol",
@@ -134,6 +136,11 @@ def program(source: str, *words: str) -> None:
     exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
 
 
+def fork_worker(_: Sequence[str], *, env: Mapping[str, str], **pipes: int) -> Forked:
+    """Start the process of `counterpoint.workers.in_worker`."""
+    return Forked(serve, pipes=list(pipes), env=env, text=False)
+
+
 def _enter(
     function: Callable[..., object],
     args: tuple[Any, ...],
@@ -153,6 +160,7 @@ def _enter(
     os.environ.update(env)
     os.chdir(cwd)
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)  # a pipe's buffer is larger than a terminal's
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     function(*args)

@@ -9,7 +9,7 @@ from counterpoint.cli import main
 from tests.conftest import write_robot_set
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAINING = ("corpora.md", "encoders.md", "gym_rewards.md", "labelling.md")
+TRAINING = ("add_an_objective.md", "corpora.md", "encoders.md", "environments.md", "gym_rewards.md", "labelling.md")
 """Pages whose examples take seconds, since they embed, train or simulate."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -45,6 +45,7 @@ def test_a_result_file_names_its_source(path: Path) -> None:
     assert about["hardware"]["cpu"]
 
 
+@pytest.mark.slow
 def test_figures_are_plotted_from_the_result_files(tmp_path: Path) -> None:
     plot(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}

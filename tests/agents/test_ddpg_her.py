@@ -78,6 +78,7 @@ def test_targets_follow_at_the_stated_rate() -> None:
             torch.testing.assert_close(after[f"target_{key}"], expected)
 
 
+@pytest.mark.slow
 def test_values_count_the_steps_to_the_goal() -> None:
     # Goal reached at once, always: Q -> 0; never: Q -> -1 / (1 - gamma).
     batch = batch_of(STATE, 64)

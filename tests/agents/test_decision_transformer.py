@@ -115,6 +115,7 @@ def test_rows_begin_and_act_alone() -> None:
     assert together.history["time"].tolist() == [1, 3, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_the_asked_return_chooses_the_action() -> None:
     agent = make(lr=3e-3, dropout=0.0)
     for step in range(200):

@@ -22,6 +22,7 @@ def test_the_expectile_loss_equals_the_loop(expectile: float) -> None:
     assert expectile_loss(gap, expectile).item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_expectile_of_a_half_is_the_mean_and_higher_ones_lie_higher() -> None:
     values = torch.tensor([0.0, 1.0, 2.0, 7.0], dtype=torch.float64)
 
@@ -73,6 +74,7 @@ def test_it_learns(metric: str) -> None:
     assert_learns(make(temperature=0.0), metric)
 
 
+@pytest.mark.slow
 def test_it_learns_from_images() -> None:
     assert_learns(make(spaces=IMAGE), steps=6)
 

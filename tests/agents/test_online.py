@@ -132,6 +132,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert whole[name].acts == second.acts > 0
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path, whole: dict[str, Agent]) -> None:
     """The buffer has gone on past the checkpoint, round the ring and over what it held then."""
 
@@ -192,6 +193,7 @@ def test_a_checkpoint_of_another_agent_is_refused(tmp_path: Path) -> None:
         _train(_loop(tmp_path, _agent("gcbc")))
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_failed_comes_again(tmp_path: Path, whole: dict[str, Agent]) -> None:
     def refuse(steps: int) -> None:
         raise BadInputError("environments", "a simulator that died", "one that lives", "start again")

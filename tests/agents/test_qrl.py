@@ -159,6 +159,7 @@ def test_the_losses_are_made_of_the_distances_they_name(spaces: Spaces) -> None:
     assert ("next_goal" in agent.sampling().reads) == (spaces is STATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("G", [5, pytest.param(6, marks=pytest.mark.slow)], ids=["whole state", "coordinates"])
 def test_a_chain_of_states_is_measured_in_steps(G: int) -> None:
     # States 0..4 in a row, one step right or left at a time. With six coordinates a goal has an encoder of its own.

@@ -132,6 +132,7 @@ def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
     assert finding.where.endswith("episode 0")
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_values_that_a_video_has_blurred(tmp_path: Path) -> None:
     """Masks belong into PNG: written as video they are no longer binary."""
     writer = LeRobotWriter(

@@ -166,6 +166,7 @@ def test_the_training_store_gives_the_same_batches(
         assert same(load(wrap(store), camera=camera)[step], load(wrap(mapped), camera=camera)[step])
 
 
+@pytest.mark.slow
 def test_memory_is_used_again_only_when_its_batch_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OutputPool, "large", 1)
     loader = load(numbered_store([20, 30, 15]))

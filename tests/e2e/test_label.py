@@ -12,7 +12,7 @@ import pytest
 from tests.formats.made import write_videos
 from tests.rewards.labelling import save_model
 
-ROWS, BLOCKS = 400, 58
+ROWS, BLOCKS = 175, 25
 
 
 @pytest.mark.slow

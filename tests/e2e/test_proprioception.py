@@ -187,6 +187,7 @@ def test_labels_and_rewards_read_the_state_of_the_data(tower: dict[str, Any], da
     assert isinstance(counterpoint.load(run), DualEncoder)
 
 
+@pytest.mark.slow
 def test_what_has_no_state_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(data, tmp_path / "run", {"train.steps": 2, "data.state": True})
     model, source = RewardModel.from_pretrained(run), open_dataset(data)
@@ -211,6 +212,7 @@ def test_what_has_no_state_is_refused(data: Path, tmp_path: Path, capsys: pytest
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_local_page_scores_episodes_and_refuses_bare_videos(data: Path, tmp_path: Path) -> None:
     run = trained(data, tmp_path / "run", {"train.steps": 2, "data.state": True})
     viewer, source = Viewer([str(run), str(data)], tmp_path), open_dataset(data)

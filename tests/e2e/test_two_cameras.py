@@ -189,6 +189,7 @@ def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     assert rollout(loaded, PairTask, seeds, envs=4, stop_at_success=True) == solved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_training_and_evaluation_from_the_command_line(
     files: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freeze: bool

@@ -118,6 +118,7 @@ def test_a_local_checkpoint_of_open_clip_is_loaded(tmp_path: Path, suffix: str) 
     assert torch.equal(encoder.image.state_dict()["conv1.weight"], model.visual.conv1.weight)
 
 
+@pytest.mark.slow
 def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
     (tmp_path / "short.pt").write_bytes((tmp_path / "other.pt").read_bytes()[:100])

@@ -85,6 +85,7 @@ def test_converted_encoders_embed_as_the_authors_model_does(
     assert "the authors' released checkpoint" in card
 
 
+@pytest.mark.slow
 def test_files_that_are_something_else_are_refused(reference: OpenAIClip, room: Path) -> None:
     released = {f"model.{name}": value for name, value in reference.released().items()}
     files: dict[str, object] = {

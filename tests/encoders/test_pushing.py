@@ -92,6 +92,7 @@ def test_every_kind_is_uploaded_and_comes_back_bit_for_bit(hub: HubDouble, tmp_p
     assert any("lfs" in path for path in hub.asked)
 
 
+@pytest.mark.slow
 def test_a_run_is_pushed_with_its_numbers(hub: HubDouble, tmp_path: Path) -> None:
     made()["dual_encoder"][0].save_pretrained(tmp_path / "RUN" / "model", data="Two drawers.")
     estimate = '{"value": 0.5, "low": 0.25, "high": null, "n": 9, "method": "Wilson"}'

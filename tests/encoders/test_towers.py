@@ -35,6 +35,7 @@ def test_any_model_at_any_size(name: str, size: int | None) -> None:
     assert torch.equal(embedded, encoder.encode_image(FRAMES))
 
 
+@pytest.mark.slow
 def test_normalisation_is_that_of_the_tag_and_survives_saving(tmp_path: Path) -> None:
     encoder = DualEncoder(EncoderConfig(image="timm", image_model="vit_tiny_patch16_224.augreg_in21k", image_size=32))
     assert encoder.config.mean == encoder.config.std == (0.5, 0.5, 0.5)

@@ -65,6 +65,7 @@ def test_a_suite_passes_the_checker_and_is_filmed(
     np.testing.assert_array_equal(frames[-1], observation[env.cameras[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*A Box observation space")
 def test_not_looking_changes_nothing_but_the_images(env: CameraEnv) -> None:
     seen = []
@@ -80,6 +81,7 @@ def test_not_looking_changes_nothing_but_the_images(env: CameraEnv) -> None:
     np.testing.assert_array_equal(seen[0][1], seen[1][1])
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.parametrize(
     ("name", "cameras", "render"),

@@ -48,6 +48,7 @@ def test_order_and_splits(tmp_path: Path) -> None:
     assert split_ranges(wanted) == {"train": "0:6", "test": "6:10"}
 
 
+@pytest.mark.slow
 @given(tasks=st.integers(1, 50), episodes=st.integers(0, 30), workers=st.integers(1, 8), keep=st.randoms())
 def test_jobs_divide_what_is_pending(tasks: int, episodes: int, workers: int, keep: Any) -> None:
     names = tuple(INSTRUCTIONS)[:tasks]
@@ -283,6 +284,7 @@ class SleepyCollection(collect._MetaWorldCollection):
         return None
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_other_workers_at_once(tmp_path: Path) -> None:
     wanted = config(tmp_path / "set", tasks=("reach-v3", "push-v3"), episodes=1, val_episodes=0, workers=2)
     with pytest.raises(BadInputError, match="the first: found trouble"):

@@ -140,6 +140,7 @@ def some_actions(count: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).uniform(-1, 1, (count, 4)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_metaworld_has_the_face_of_a_control_task(press: CameraEnv) -> None:
     assert press.name == "metaworld/handle-press"
@@ -159,6 +160,7 @@ def test_metaworld_has_the_face_of_a_control_task(press: CameraEnv) -> None:
     named.close()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_seed_and_actions_alone_decide_what_follows(press: CameraEnv) -> None:
     actions = some_actions(6)
@@ -200,6 +202,7 @@ def test_repeating_sums_rewards_and_equals_stepping_by_hand(simulator: None, rep
     simulation.close()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.parametrize(("repeat", "lasts"), [pytest.param(1, [1] * 10, marks=pytest.mark.slow), (3, [3, 3, 3, 1])])
 def test_an_episode_is_as_long_as_asked_for(simulator: None, repeat: int, lasts: list[int]) -> None:

@@ -95,6 +95,7 @@ def test_a_row_that_fails_says_so_and_begins_again(make: Callable[[], PointEnv],
             assert reason in failed.reason
 
 
+@pytest.mark.slow
 def test_a_failed_row_leaves_its_neighbours_alone() -> None:
     with VectorEnv(make_dying, 2, processes=True) as envs:
         answers(envs, [0, 1], [0, 1], 2)

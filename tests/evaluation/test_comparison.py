@@ -209,6 +209,7 @@ def test_paraphrases_must_cover_every_instruction() -> None:
         compare({"blind": [blind()]}, store(each=1), paraphrases={INSTRUCTIONS[0]: ["shove"]})
 
 
+@pytest.mark.slow
 def test_a_comparison_is_a_function_of_the_seed() -> None:
     def rows(seed: int) -> object:
         return compare({"blind": [blind()]}, store(each=2), segments=True, seed=seed).rows

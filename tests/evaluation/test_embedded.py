@@ -57,6 +57,7 @@ def test_an_encoder_without_words_is_not_compared_with_them() -> None:
     assert not {"ordering", "first_frame_to_language"} & {name for numbers in space.values() for name in numbers}
 
 
+@pytest.mark.slow
 def test_several_cameras_are_fused_by_the_mean_of_scores() -> None:
     one = store(each=2)
     views = {n: one.frames(n, np.arange(info.length)) for n, info in enumerate(one.episodes)}

@@ -37,6 +37,7 @@ def curve_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return reward_command([clip], INSTRUCTIONS[0], against=INSTRUCTIONS[1:2], model="run", out=tmp_path)[2]
 
 
+@pytest.mark.slow
 def test_the_cursor_follows_pointer_keys_and_slider(browser: Browser, curve_page: Path) -> None:
     browser.open(curve_page)
     frame = "Number(document.querySelector('[data-player]').dataset.frame)"
@@ -74,6 +75,7 @@ def test_the_video_plays_to_its_end(browser: Browser, curve_page: Path) -> None:
     assert browser.complaints == []
 
 
+@pytest.mark.slow
 def test_every_frame_is_shown_for_its_time(browser: Browser, curve_page: Path) -> None:
     """By a clock of the test's own: a busy browser leaves frames out, as it should."""
     browser.open(curve_page)

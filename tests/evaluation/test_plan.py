@@ -58,6 +58,7 @@ def test_plans_end_where_the_environment_does(reached: int) -> None:
     assert np.abs(last[1].astype(int) - observation["left"]).max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["potential", "language"])
 def test_the_sum_of_step_rewards_is_that_of_the_plan_s_end(form: RewardForm) -> None:
     """DecisionNCE's rewards of steps are S(o_n+1, l) - S(o_n, l), R3M's R(o_0, o_n+1, l) - R(o_0, o_n, l)."""

@@ -138,6 +138,7 @@ def test_one_instruction_alone_leaves_progress(
     assert "taken for which" not in page
 
 
+@pytest.mark.slow
 def test_a_run_without_a_log_has_a_report_without_curves(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     assert "How training went" not in write_report(run).read_text()
@@ -149,6 +150,7 @@ def test_a_broken_log_is_named(run: Path) -> None:
         write_report(run)
 
 
+@pytest.mark.slow
 def test_data_moved_elsewhere_must_be_named(run: Path, data: Path, tmp_path: Path) -> None:
     config = json.loads((run / "config.json").read_text())
     gone = {**config["data"], "path": str(tmp_path / "gone")}
@@ -199,6 +201,7 @@ def test_missing_extras_are_named_before_any_work(run: Path, monkeypatch: pytest
                 write_report(run)
 
 
+@pytest.mark.slow
 def test_every_abbreviation_of_a_page_is_spelt_out(run: Path) -> None:
     text = re.sub(r"<(style|script|abbr|pre)\b.*?</\1>|<[^>]*>", " ", write_report(run).read_text(), flags=re.S)
     assert not re.findall(r"\b(?:VOC|AUROC|AUPRC|F1|tau-b)\b", text)

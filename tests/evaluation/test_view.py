@@ -199,6 +199,7 @@ def test_a_calibrated_run_shows_progress_beside_its_reward(
         opened.close()
 
 
+@pytest.mark.slow
 def test_bad_uploads_end_in_one_message(server: Server, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for content in (b"", b"no video at all", clip.read_bytes()[:300]):
         status, message = server.ask("/videos?name=holiday.mp4", content, VIDEO)

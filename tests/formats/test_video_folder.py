@@ -72,6 +72,7 @@ def test_segments_of_a_variable_frame_rate_follow_presentation_times(tmp_path: P
         VideoFolderStore(tmp_path)
 
 
+@pytest.mark.slow
 def test_doctor_finds_a_variable_frame_rate(tmp_path: Path) -> None:
     write_variable_rate(tmp_path / "phone.mp4")
     (finding,) = examine(manifest(tmp_path, "video,instruction\nphone.mp4,open\n"))

@@ -124,6 +124,7 @@ def test_bad_samples_are_named_and_left_out(members: dict[str, bytes | str], mes
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_damaged_images_and_other_cameras_are_told(tmp_path: Path) -> None:
     images = {"0__0__jpg": png(0), "0__1__jpg": b"no image", "1__0__jpg": png(0), "1__1__jpg": png(0, (9, 9))}
     shard(tmp_path / "a.tar", **images)

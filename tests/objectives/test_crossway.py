@@ -77,6 +77,7 @@ def test_the_gradient_reaches_the_bottleneck_first_step() -> None:
     assert all(p.grad is not None and bool(p.grad.any()) for p in decoder.parameters())
 
 
+@pytest.mark.slow
 def test_training_of_both_parts() -> None:
     torch.manual_seed(0)
     settings = DiffusionConfig(horizon=8, executed=4, down_dims=(16, M), groups=4, step_dim=8)

@@ -378,6 +378,7 @@ def trained(*, centred: bool = False, weights: str = "drq", **settings: Any) -> 
     return objective, losses, sum(out.metrics["window_accuracy"].item() for out in outputs[-8:]) / 8
 
 
+@pytest.mark.slow
 def test_mixed_training_leaves_chance() -> None:
     objective, (first, last), accuracy = trained(loss="mixed")
     start = PremierTACO(small_encoder(size=24), 3, objective.config)
@@ -387,6 +388,7 @@ def test_mixed_training_leaves_chance() -> None:
     assert accuracy > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_window_loss_starts_with_the_authors_weights(centred: bool) -> None:
     _, (_, last), accuracy = trained(centred=centred)

@@ -45,6 +45,7 @@ def sights(steps: int, n: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArra
     return frames, rng.normal(5, 2, (steps, n, P)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_listens(tmp_path: Path) -> None:
     """FiLM reads the policy's instruction, and so does the saved one."""
     torch.manual_seed(0)

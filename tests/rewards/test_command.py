@@ -67,6 +67,7 @@ def test_a_bad_video_does_not_spoil_the_others(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.csv", "good.html", "good.png"]
 
 
+@pytest.mark.slow
 def test_videos_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
     clips = [video(tmp_path / folder / "clip.mp4", length=3) for folder in ("a", "b")]
     written = reward_command(clips, "push", model="run", out=tmp_path / "out")
@@ -101,6 +102,7 @@ def test_episodes_of_a_data_set_are_plotted_under_their_own_instructions(tmp_pat
     np.testing.assert_allclose([float(row[2]) for row in rows[1:]], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_video_may_have_an_instruction_of_its_own(tmp_path: Path) -> None:
     clips = [video(tmp_path / f"{at}.mp4", text, length=5) for at, text in enumerate(INSTRUCTIONS[:2])]
     (tmp_path / "texts.txt").write_text("\n".join(INSTRUCTIONS[:2]))

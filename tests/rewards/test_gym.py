@@ -318,6 +318,7 @@ def _tensor(image: Any) -> Tensor:
     return torch.from_numpy(np.asarray(image))[None]
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_a_meta_world_task_gives_rewards_of_renders_and_of_its_camera_alike() -> None:
     pytest.importorskip("metaworld", reason="needs the extra `sim`")

@@ -15,6 +15,7 @@ from studies.goal_reaching import SIGNALS, GoalReachingConfig, Row, command, hol
 from studies.harness import load_preset, presets
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.parametrize("name", ["td_infonce", "contrastive_rl"])
 def test_a_critic_that_ignores_actions_has_no_signal_for_holding(name: str) -> None:

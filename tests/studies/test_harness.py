@@ -100,6 +100,7 @@ def test_workers_give_the_same_results_and_finished_trials_are_kept(tmp_path: Pa
     assert {one["threads"] for one in found} == {1}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_reported_and_nothing_hangs(tmp_path: Path) -> None:
     study = Study("my study", tmp_path, Config())
     with pytest.raises(BadInputError, match="my study: found a worker process that was killed"):

@@ -29,6 +29,7 @@ def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path:
     assert steps_of(settings, train) == settings.train.total_steps(loader.epoch_size)
 
 
+@pytest.mark.slow
 def test_the_slowest_method_s_pace_decides_for_all(
     config: ComparisonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

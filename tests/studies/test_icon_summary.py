@@ -103,6 +103,7 @@ def test_without_any_success_there_is_no_drop() -> None:
     assert estimate(found["relative_drop"]) == "not defined"
 
 
+@pytest.mark.slow
 def test_a_summary_by_hand() -> None:
     found = summarised()
     told = found["success"][TASK]
@@ -118,6 +119,7 @@ def test_a_summary_by_hand() -> None:
     assert found["improvement"]["ICon-Diff-C"]["probability"] == 0.0  # that the reference is better
 
 
+@pytest.mark.slow
 def test_intervals_of_shares_and_of_their_differences_stay_in_bounds() -> None:
     found = summarised()
     apart = found["success"][TASK]["ICon-Diff-C"]["difference"]["seeds"]

@@ -124,6 +124,7 @@ def squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_every_group_is_measured_and_an_interrupted_study_goes_on(squares: Path, tmp_path: Path) -> None:
     recipes = ("decisionnce_t-demo", "r3m-demo", "vip-demo")
     rows: dict[str, object] = {name: {"recipe": name} for name in recipes}
@@ -236,6 +237,7 @@ def test_segments_of_a_fixed_share_lie_anywhere_in_their_clip(name: str, share: 
         assert start[lengths == length].max() >= 0.9 * (free - 1)
 
 
+@pytest.mark.slow
 def test_rows_continue_from_another_rows_weights(squares: Path, tmp_path: Path) -> None:
     still = {"optimizer.lr": 1e-300}
     rows: dict[str, object] = {

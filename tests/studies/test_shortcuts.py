@@ -18,6 +18,7 @@ def test_every_layout_asks_for_its_goal_in_data_of_its_own() -> None:
         assert case.pairs == ((case.data.paths[0].states[0], case.data.paths[0].states[-1]),)
 
 
+@pytest.mark.slow
 def test_td_joins_the_pieces_of_a_shortcut_and_mc_goes_the_long_way() -> None:
     cases = shortcut_cases("two pieces", 20_000, range(1))
     td = shortcut_summary(run_trial(cases, "td_infonce", ("seen",), FEW, seed=0)["records"])
@@ -27,6 +28,7 @@ def test_td_joins_the_pieces_of_a_shortcut_and_mc_goes_the_long_way() -> None:
     assert mc["layouts"]["along an edge"]["steps"] == [12.0]
 
 
+@pytest.mark.slow
 def test_both_find_a_shortcut_that_branches_off_at_the_start() -> None:
     cases = shortcut_cases("branching", 20_000, range(1))
     for method in ("td_infonce", "mc_infonce"):

@@ -20,6 +20,7 @@ FEW = TabularConfig(steps=800, batch=128, learning_rate=0.05)
 TINY = StitchingConfig(seeds=1, transitions=1000, table=TabularConfig(steps=3, batch=16), processes=1)
 
 
+@pytest.mark.slow
 def test_td_stitches_and_mc_that_may_do_anything_does_not() -> None:
     cases = staircase_cases("alternating", 20_000, range(1))
     for rule in ("seen", "all"):

@@ -23,6 +23,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_data(tmp_path / "data", each=1)
 
 
+@pytest.mark.slow
 def test_recipes_are_trained_with_every_seed_and_compared(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

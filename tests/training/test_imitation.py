@@ -153,6 +153,7 @@ def test_a_policy_is_fine_tuned(tmp_path: Path) -> None:
         assert not same(own, others)
 
 
+@pytest.mark.slow
 def test_fine_tuning_another_network_is_one_message(tmp_path: Path) -> None:
     first, other = tmp_path / "first", train(use_state=False)
     imitate(train(), masked_demos(), out=first, camera=CAMERAS)

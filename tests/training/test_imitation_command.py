@@ -51,6 +51,7 @@ def data(tmp_path: Path) -> Path:
     return write_masked_demos(tmp_path / "demos")
 
 
+@pytest.mark.slow
 def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     cache = f"--data.cache={tmp_path / 'cache'}"

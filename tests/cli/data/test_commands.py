@@ -108,6 +108,7 @@ def test_the_folder_that_collect_wrote_is_known(
         info(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_long_tables_are_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_videos(tmp_path)
     rows = [f"videos/0.mp4,push block {number}" for number in range(103)]

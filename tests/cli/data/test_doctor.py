@@ -45,6 +45,7 @@ def break_image(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_images_that_cannot_be_decoded(tmp_path: Path) -> None:
     folder = write_videos(tmp_path, count=3)
     break_image(folder / "videos" / "1.mp4")
@@ -60,6 +61,7 @@ def test_every_bad_row_of_a_manifest(tmp_path: Path) -> None:
     assert [finding.where.rpartition(", ")[2] for finding in examine(folder)] == ["row 4", "row 5"]
 
 
+@pytest.mark.slow
 def test_every_damaged_epic_frame_and_row(tmp_path: Path) -> None:
     root = write_epic(tmp_path)
     (root / "P01/rgb_frames/P01_01/frame_0000000003.jpg").write_bytes(b"no image")
@@ -90,6 +92,7 @@ class CrashingStore(MemoryStore):
         return super().frames(episode, indices, camera)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_dies_is_pinned_to_its_episode(tmp_path: Path) -> None:
     store = CrashingStore(memory_store(lengths=(3, 3), size=(8, 8), cameras=("top",))._episodes)
     (finding,) = doctor._decode_all(tmp_path, store)

@@ -106,6 +106,7 @@ def test_a_data_set_says_what_happened_and_how(tmp_path: Path) -> None:
             assert told["episodes"]["return"][number] == pytest.approx(sum(earned), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.parametrize("kind", ["exploratory", "expert"])
 def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) -> None:

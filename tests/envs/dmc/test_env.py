@@ -163,6 +163,7 @@ def test_bad_input_is_told() -> None:
         DMCEnv("walker-walk", size=8)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_both_renderers_never_meet_in_one_process() -> None:
     program = (

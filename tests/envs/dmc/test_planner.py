@@ -155,6 +155,7 @@ def rewarded(name: str) -> DMCEnv:
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.parametrize("name", REWARDED)
 def test_where_there_is_something_to_earn_the_model_says_so(name: str) -> None:
@@ -182,6 +183,7 @@ def test_looking_ahead_moves_nothing_and_threads_change_nothing() -> None:
     assert before[2] == task.physics.data.time
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_guides_are_small_beside_a_full_reward() -> None:
     for name in GUIDES:

@@ -170,6 +170,7 @@ def test_the_seed_decides_the_data(tmp_path: Path) -> None:
     assert not (tmp_path / "b" / "val").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "maze", ["UMaze", *(pytest.param(maze, marks=pytest.mark.slow) for maze in ("Medium", "Large"))]
 )
@@ -215,6 +216,7 @@ def dropped(config: PointMazeCollect) -> int:
     return int(json.loads((config.out / "collect.json").read_text())["dropped"])
 
 
+@pytest.mark.slow
 def test_actions_that_repeat_are_recorded_and_evaluated_alike(tmp_path: Path) -> None:
     config = small(tmp_path / "data", suite="stitch", repeat=5, steps=40)
     collect_pointmaze(config)
@@ -236,6 +238,7 @@ def test_the_other_suite_does_join(tmp_path: Path) -> None:
     assert evaluation_env(config) == EnvConfig(name="PointMaze_UMaze-v3")
 
 
+@pytest.mark.slow
 def test_episodes_that_stray_are_recorded_anew(tmp_path: Path) -> None:
     config = small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=5.0, episodes=20)
     assert joining(config, grid_of(config)) == []

@@ -279,6 +279,7 @@ def test_spaces_of_asks_for_a_goal_environment() -> None:
         spaces_of(Slider())
 
 
+@pytest.mark.slow
 def test_images_without_a_backend_are_told_of(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(

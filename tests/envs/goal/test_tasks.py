@@ -288,6 +288,7 @@ def test_no_model_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["FetchSlide", pytest.param("FetchReach", marks=pytest.mark.slow)])
 def test_every_frame_of_a_video_has_the_goal_s_ball_at_the_goal_and_no_other_mark(task: str) -> None:
     """The first frame too: after a reset the simulator's own marks are elsewhere than after a step."""

@@ -74,6 +74,7 @@ def test_places_are_those_of_the_episode_in_every_task(names: tuple[str, ...]) -
     assert stale == MOVED_LAST & {name.removesuffix("-v3") for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_the_first_image_shows_the_scene_of_its_own_seed() -> None:
@@ -109,7 +110,7 @@ def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: Meta
 @pytest.mark.parametrize("name", DEFAULT_TASKS)
 def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
     task = MetaWorldEnv(name)
-    solved = [solve(task, seed, limit=150)[0] is not None for seed in range(30)]
+    solved = [solve(task, seed, limit=150)[0] is not None for seed in range(12)]
     assert np.mean(solved) >= 0.9
 
 
@@ -121,7 +122,7 @@ def test_experts_solve_tasks_of_language_conditioned_cloning_in_100_actions(name
     """AcTOL, Table 5: the horizon is 100, proprioception has 4 numbers."""
     task = MetaWorldEnv(name, cameras=[], repeat=2, steps=200)
     assert (task.horizon, task.state_dim) == (100, 4)
-    assert np.mean([solve(task, 1000 + seed, limit=100)[0] is not None for seed in range(50)]) >= 0.8
+    assert np.mean([solve(task, 1000 + seed, limit=100)[0] is not None for seed in range(20)]) >= 0.8
 
 
 @pytest.mark.sim
@@ -189,6 +190,7 @@ def test_a_fast_image_is_close_to_one_with_every_triangle(drawer: MetaWorldEnv) 
     assert (difference > 16).mean() < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_the_canary_is_a_digest_that_stays() -> None:

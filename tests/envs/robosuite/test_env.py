@@ -133,6 +133,7 @@ def test_the_face(lift: RobosuiteEnv) -> None:
     assert (outcome.reward, outcome.success, outcome.ended) == (0.0, False, False)
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_a_seed_decides_everything_and_touches_no_other_generator(lift: RobosuiteEnv) -> None:
@@ -286,6 +287,7 @@ def test_rendering_is_described() -> None:
     assert set(versions(RobosuiteEnv.packages)) == {"robosuite", "mujoco", "numpy"}
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_made_by_name() -> None:

@@ -45,8 +45,7 @@ def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:
 @pytest.mark.parametrize("name", ["Lift-IIWA", "Door", "Door-Kinova3", "Stack", "Stack-Kinova3", "Stack-IIWA"])
 def test_experts_solve_their_tasks(name: str) -> None:
     task = RobosuiteEnv(name)
-    solved = [solved_after(task, seed) is not None for seed in range(100, 105)]
-    assert sum(solved) >= 4
+    assert all(solved_after(task, seed) is not None for seed in range(100, 103))
 
 
 @pytest.mark.slow
@@ -80,6 +79,7 @@ def test_a_hand_that_points_down() -> None:
     np.testing.assert_allclose(rotation_vector(rotation @ rotation.T), np.zeros(3), atol=1e-12)
 
 
+@pytest.mark.slow
 @needs_robosuite
 @pytest.mark.sim
 def test_fingers_close_along_the_first_axis_of_the_hand() -> None:

@@ -34,6 +34,7 @@ def test_the_scripted_expert_shuts_the_drawer(drawer: RobosuiteEnv) -> None:
         assert any(play(drawer, seed)), seed
 
 
+@pytest.mark.slow
 def test_the_drawer_starts_open_and_is_shut_within_a_centimetre(drawer: RobosuiteEnv) -> None:
     drawer.reset(seed=3)
     env = drawer.env
@@ -44,6 +45,7 @@ def test_the_drawer_starts_open_and_is_shut_within_a_centimetre(drawer: Robosuit
         assert env.reward() == reward
 
 
+@pytest.mark.slow
 def test_a_drawer_left_alone_stays_open(drawer: RobosuiteEnv) -> None:
     drawer.reset(seed=4)
     before = drawer.env.joint
@@ -93,6 +95,7 @@ def test_the_scripted_expert_opens_the_box(box: RobosuiteEnv) -> None:
         assert any(act(box, box.expert()).success for _ in range(box.horizon)), seed
 
 
+@pytest.mark.slow
 def test_the_lid_is_led_along_its_arc_and_not_thrown(box: RobosuiteEnv) -> None:
     box.reset(seed=1)
     angles = [box.env.joint]
@@ -104,6 +107,7 @@ def test_the_lid_is_led_along_its_arc_and_not_thrown(box: RobosuiteEnv) -> None:
     assert angles[0] == pytest.approx(0.0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_success_is_sixty_degrees(box: RobosuiteEnv) -> None:
     box.reset(seed=2)
     env = box.env
@@ -112,6 +116,7 @@ def test_success_is_sixty_degrees(box: RobosuiteEnv) -> None:
         assert env.reward() == reward
 
 
+@pytest.mark.slow
 def test_a_lid_let_go_of_falls_shut(box: RobosuiteEnv) -> None:
     box.reset(seed=3)
     box.env.sim.data.qpos[box.env._joint] = np.radians(40)

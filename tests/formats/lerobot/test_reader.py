@@ -412,6 +412,7 @@ def _read_all(store: LeRobotStore) -> None:
         store.state(number)
 
 
+@pytest.mark.slow
 def test_threads_read_one_file_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One open file that several threads read ends the process within some hundred reads."""
     path, rng = tmp_path / "rows.parquet", np.random.default_rng(0)

@@ -63,6 +63,7 @@ def test_splits_that_are_there_and_those_that_are_not(tmp_path: Path) -> None:
     assert "split val" in finding.where
 
 
+@pytest.mark.slow
 def test_a_missing_shard_and_a_wrong_length_are_found(tmp_path: Path) -> None:
     root = write_rlds(tmp_path / "toys", absent=[])
     assert examine(root) == []
