@@ -132,7 +132,7 @@ def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"image_model": "ViT-B-31"}, "such as ViT-B-32"),
-        ({"image_model": "coca_ViT-B-32", "image_size": 224}, "a CoCa"),
+        pytest.param({"image_model": "coca_ViT-B-32", "image_size": 224}, "a CoCa", marks=pytest.mark.slow),
         ({"embed_dim": 128}, "256, the width"),
         ({"pretrained": "nope"}, "tag 'nope'.*it has none"),
         ({"image_model": "RN50", "pretrained": "openai"}, "use RN50-quickgelu"),

@@ -176,8 +176,9 @@ def test_seed_and_actions_alone_decide_what_follows(press: CameraEnv) -> None:
     assert not np.array_equal(other[2], first[2])
 
 
+@pytest.mark.slow
 @pytest.mark.sim
-@pytest.mark.parametrize("repeat", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeat", [2, 3])
 def test_repeating_sums_rewards_and_equals_stepping_by_hand(simulator: None, repeat: int) -> None:
     task = make_env("metaworld/handle-press", size=SIZE, repeat=repeat)
     assert task.horizon == -(-200 // repeat)

@@ -73,7 +73,7 @@ def test_observations_are_stacked_by_key() -> None:
     ("make", "processes", "reason"),
     [
         (make_dying, True, "its process died"),
-        (make_refusing, True, "action: found NaN; expected finite numbers"),
+        pytest.param(make_refusing, True, "action: found NaN; expected finite numbers", marks=pytest.mark.slow),
         (make_refusing, False, "action: found NaN; expected finite numbers"),
         (make_speechless, True, "SpeechlessError"),  # an error that cannot be pickled
         pytest.param(make_hanging, True, "did not answer in time", marks=pytest.mark.slow),

@@ -114,6 +114,7 @@ def test_a_report_opens_without_complaint_and_fits_the_screen(
     assert browser.run(loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_comparison_opens_without_complaint_and_fits_the_screen(
     browser: Browser, tmp_path: Path, phone: bool

@@ -38,6 +38,7 @@ def plans(count: int, steps: int) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, (count, steps, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reached", [0, 25])
 def test_plans_end_where_the_environment_does(reached: int) -> None:
     """At rest, and where the hand touches a handle and solvers of contacts begin from other guesses."""

@@ -130,6 +130,7 @@ def test_intervals_of_shares_and_of_their_differences_stay_in_bounds() -> None:
     assert all(0 <= one["low"] <= one["value"] <= one["high"] <= 1 for one in shares)
 
 
+@pytest.mark.slow
 def test_a_task_tells_methods_apart_where_the_reference_is_in_the_band() -> None:
     assert summarised()["in_band"] == {TASK: True}  # 3 of 8
     unlearned = [

@@ -51,6 +51,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return out, occupancy_study(TINY, out)
 
 
+@pytest.mark.slow
 def test_a_study_leaves_its_numbers_and_figures(study: tuple[Path, dict[str, Any]]) -> None:
     out, result = study
     assert numbers(json.loads((out / "occupancy.json").read_text())) == numbers(result)
@@ -75,6 +76,7 @@ def test_every_method_learns(method: str) -> None:
     assert error[-1, :, 1].mean() < error[-1, :, 0].mean()  # decay helps
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_goes_on_to_the_same_numbers(
     study: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_two_processes_give_the_same_numbers(
     assert again["errors"] == whole["errors"]
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_study_is_refused(study: tuple[Path, dict[str, Any]]) -> None:
     out, _ = study
     with pytest.raises(BadInputError, match="another configuration"):

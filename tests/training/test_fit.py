@@ -39,7 +39,8 @@ def train_and_die(folder: Path, workers: int) -> None:
     run(moving_square_store(), folder, trained, steps=20, save_every=8, workers=workers)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
 def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(store: MemoryStore, tmp_path: Path, workers: int) -> None:
     """Checkpoints and lines of numbers do not fall together: a line's mean spans a checkpoint."""
     whole = learner(ema=0.9)

@@ -84,6 +84,7 @@ def test_bad_configurations(tmp_path: Path, changes: dict[str, Any], message: st
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_what_is_written(collected: Path) -> None:
@@ -121,6 +122,7 @@ def test_what_is_written(collected: Path) -> None:
     assert [path.name for path in collected.parent.iterdir()] == ["set"]
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(collected: Path) -> None:

@@ -80,6 +80,7 @@ def test_lengths_are_those_of_the_paper() -> None:
     assert [TASKS[task].horizon for task in ("Lift", "Door", "Stack")] == [200, 300, 300]
 
 
+@pytest.mark.slow
 def test_unknown_names() -> None:
     with pytest.raises(BadInputError, match="task 'Fly'; expected one of Lift, Door, Stack"):
         make_env("robosuite/Fly")

@@ -125,6 +125,7 @@ def test_a_lid_let_go_of_falls_shut(box: RobosuiteEnv) -> None:
     assert box.env.joint == pytest.approx(0.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_box_s_placement_is_the_seed_s_and_within_bounds(box: RobosuiteEnv) -> None:
     env, places = box.env, []
     for seed in range(12):
