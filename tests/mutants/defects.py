@@ -96,7 +96,7 @@ DEFECTS = (
         "(-gamma * torch.arange(layers",
         "objectives/test_icon_loss.py",
     ),
-    Defect("objectives/actol.py", "(position + 1 - first)", "(position - first)", "objectives/test_actol.py"),
+    Defect("objectives/actol.py", "(position + 1 - first)", "(position - first)", "objectives/test_actol_ordering.py"),
     Defect(
         "objectives/base.py",
         "share).sum() / (2 * len(logits))",
