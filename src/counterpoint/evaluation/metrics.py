@@ -66,10 +66,10 @@ def _with_time(values: Float[Array, "*L T"]) -> Any:
 
 
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:
-    """Return the videos that score highest under their own instruction, strictly: a tie is a miss.
+    """Return for each video whether its own instruction scores strictly highest: a tie is a miss.
 
-    The mean is the matched accuracy, with chance 1/L. With ties as misses, an encoder that maps everything
-    to one point gets 0, not the share of the first instruction.
+    The mean of these flags is the matched accuracy, with chance 1/L. Since ties are misses, an encoder that maps
+    everything to one point scores 0, not the share of videos whose instruction is the first.
     """
     rows = np.arange(len(scores))
     others = scores.copy()

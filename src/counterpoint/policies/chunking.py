@@ -34,7 +34,7 @@ class ActionChunks:
             self._plans.pop(row, None)
 
     def left(self, rows: Sequence[int]) -> NDArray[np.int64]:
-        """Return the actions [n] that each row can take before it needs a plan."""
+        """Return the number of actions [n] that each row has left before it needs a new plan."""
         raise NotImplementedError
 
     def give(self, rows: Sequence[int], plans: Array) -> None:
