@@ -17,21 +17,11 @@ from typing import IO, Any
 
 from counterpoint.workers import serve
 
-IMPORTED = (
-    "counterpoint.cli",
-    "counterpoint.objectives.actol",
-    "counterpoint.training.agent",
-    "counterpoint.training.clips",
-    "counterpoint.training.learner",
-    "sentence_transformers",
-    "tests.formats.fuzzing.trials",
-)
-
 
 def warm() -> ForkServerContext:
-    """Return the context of the one server of this process, which imports everything at its start."""
+    """Return the context of the one server of this process, which imports `tests.warmed` at its start."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(IMPORTED))
+    context.set_forkserver_preload(["tests.warmed"])
     return context
 
 
