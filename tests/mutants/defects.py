@@ -121,7 +121,7 @@ DEFECTS = (
     # environments
     Defect("envs/goal/mazes.py", "height / 2 - cell[0] - 0.5", "height / 2 - cell[0] + 0.5", "envs/goal/test_mazes.py"),
     Defect("envs/goal/mazes.py", "- self.damping * speed", "+ self.damping * speed", "envs/goal/test_mazes.py"),
-    Defect("envs/goal/tasks.py", "success_distance = 0.45", "success_distance = 0.5", "envs/goal/test_tasks.py"),
+    Defect("envs/goal/tasks.py", "success_distance = 0.45", "success_distance = 0.5", "envs/goal/test_env.py"),
     # agents
     Defect("agents/iql.py", "(expectile - (gap < 0)", "(expectile - (gap > 0)", "agents/test_iql.py"),
     Defect(

@@ -14,7 +14,7 @@ from counterpoint.encoders.config import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.calibration import _Watched, calibrate
 from counterpoint.training.train import train
 from tests.data.reading import read_episode
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
@@ -211,3 +211,8 @@ def test_on_meta_world_truncated_episodes_end_below_whole_ones(tmp_path: Path) -
     whole, most, few = np.array(ends).T
     assert whole.mean() > most.mean() > few.mean()
     assert np.mean(whole[:, None] > few) > 0.8  # of all pairs
+
+
+def test_the_share_of_an_episode_counts_its_steps_and_not_the_frames_that_were_seen() -> None:
+    seen = _Watched("open the drawer", True, np.array([0.0, 2.0, 10.0]), np.zeros((3, 4)))
+    np.testing.assert_allclose(seen.share, [0, 0.2, 1])
