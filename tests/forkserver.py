@@ -107,13 +107,6 @@ class Forked:
         return said["stdout"], said["stderr"]
 
 
-def run(function: Callable[..., object], args: Sequence[Any] = (), **more: Any) -> subprocess.CompletedProcess[str]:
-    """Do as `subprocess.run`: start a process as `Forked` does, and wait for its end."""
-    process = Forked(function, args, **more)
-    out, error = process.communicate()
-    return subprocess.CompletedProcess([str(function), *map(str, args)], process.wait(), out, error)
-
-
 def counterpoint(*words: str) -> None:
     """Do as `python -m counterpoint WORDS`."""
     sys.argv = ["counterpoint", *words]

@@ -110,7 +110,7 @@ def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: Meta
 @pytest.mark.parametrize("name", DEFAULT_TASKS)
 def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
     task = MetaWorldEnv(name)
-    solved = [solve(task, seed, limit=150)[0] is not None for seed in range(12)]
+    solved = [solve(task, seed, limit=150)[0] is not None for seed in range(30)]
     assert np.mean(solved) >= 0.9
 
 
@@ -122,7 +122,7 @@ def test_experts_solve_tasks_of_language_conditioned_cloning_in_100_actions(name
     """AcTOL, Table 5: the horizon is 100, proprioception has 4 numbers."""
     task = MetaWorldEnv(name, cameras=[], repeat=2, steps=200)
     assert (task.horizon, task.state_dim) == (100, 4)
-    assert np.mean([solve(task, 1000 + seed, limit=100)[0] is not None for seed in range(20)]) >= 0.8
+    assert np.mean([solve(task, 1000 + seed, limit=100)[0] is not None for seed in range(50)]) >= 0.8
 
 
 @pytest.mark.sim

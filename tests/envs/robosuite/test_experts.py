@@ -45,7 +45,8 @@ def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:
 @pytest.mark.parametrize("name", ["Lift-IIWA", "Door", "Door-Kinova3", "Stack", "Stack-Kinova3", "Stack-IIWA"])
 def test_experts_solve_their_tasks(name: str) -> None:
     task = RobosuiteEnv(name)
-    assert all(solved_after(task, seed) is not None for seed in range(100, 103))
+    solved = [solved_after(task, seed) is not None for seed in range(100, 105)]
+    assert sum(solved) >= 4
 
 
 @pytest.mark.slow
