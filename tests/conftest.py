@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -23,9 +24,10 @@ from hypothesis import HealthCheck, settings
 from counterpoint import workers
 from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
+from counterpoint.formats.hdf5 import files
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.data.reading import read_episode
-from tests.forkserver import fork_worker
+from tests.forkserver import PRELOADED, fork_program, fork_worker
 
 if shutil.which("nvidia-smi"):  # tests compare bits, which graphics cards do not promise
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -47,7 +49,15 @@ def _seed(name: str) -> None:
     number = zlib.crc32(name.encode())
     random.seed(number)
     np.random.seed(number)
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)  # torch.manual_seed formats three stack traces where there is no GPU
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Prepare what all tests share, once it is known which tests run."""
+    if any(item.get_closest_marker("slow") for item in session.items):
+        PRELOADED.append("sentence_transformers")  # of the quick tests, none forks a process that reads words
+    gc.collect()
+    gc.freeze()  # the collector would look at all imported modules again at every round
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,7 +87,12 @@ def _own_precision() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the processes of `in_worker` from the warm server; how they start by themselves is `test_workers`'s."""
+    """Fork the processes of `in_worker`, and those that look at HDF5 files, from the warm server.
+
+    How they start by themselves is for `test_workers` and `hdf5/test_reader`.
+    """
+    if request.path.parts[-2:] != ("hdf5", "test_reader.py"):
+        monkeypatch.setattr(files, "subprocess", SimpleNamespace(run=fork_program))
     if request.path.name != "test_workers.py":
         quick = SimpleNamespace(Popen=fork_worker, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
         monkeypatch.setattr(workers, "subprocess", quick)

@@ -18,10 +18,14 @@ from typing import IO, Any
 from counterpoint.workers import serve
 
 
+PRELOADED = ["tests.warmed"]
+"""What the server imports at its start, which is at the first process that is asked for."""
+
+
 def warm() -> ForkServerContext:
-    """Return the context of the one server of this process, which imports `tests.warmed` at its start."""
+    """Return the context of the one server of this process."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.warmed"])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 
@@ -122,6 +126,13 @@ def program(source: str, *words: str) -> None:
 def fork_worker(_: Sequence[str], *, env: Mapping[str, str], **pipes: int) -> Forked:
     """Start the process of `counterpoint.workers.in_worker`."""
     return Forked(serve, pipes=list(pipes), env=env, text=False)
+
+
+def fork_program(command: Sequence[str], **_: object) -> Forked:
+    """Do as `subprocess.run` does with `[sys.executable, "-c", SOURCE, ...]`."""
+    process = Forked(program, command[2:])
+    process.communicate()
+    return process
 
 
 def _enter(

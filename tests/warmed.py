@@ -13,7 +13,6 @@ for _name in (
     "counterpoint.training.agent",
     "counterpoint.training.clips",
     "counterpoint.training.learner",
-    "sentence_transformers",
     "tests.formats.fuzzing.trials",
 ):
     with suppress(ImportError, pytest.skip.Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

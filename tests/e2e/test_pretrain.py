@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from counterpoint.cli import main
 from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.conftest import write_robot_set
 from tests.e2e.commands import finish, start
@@ -36,9 +39,22 @@ def pretrain(folder: Path, out: str, *overrides: str, unfinished: int | None = N
     return start(folder, *words, unfinished=unfinished, COUNTERPOINT_CACHE=str(folder / "cache"))
 
 
+def pretrain_here(folder: Path, out: str, *overrides: str) -> tuple[int, str, str]:
+    """Do the same in this process, which has imported the sentence encoder once for all."""
+    said, complained, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(complained):
+        patch.setenv("COUNTERPOINT_CACHE", str(folder / "cache"))
+        patch.chdir(folder)
+        try:
+            main(["train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides])
+        except SystemExit as done:
+            code = int(done.code or 0)
+    return code, said.getvalue(), complained.getvalue()
+
+
 @pytest.fixture(scope="module")
 def learnt(folder: Path) -> Path:
-    code, out, error = finish(pretrain(folder, "learns", "--train.steps=60", "--train.log_every=10"))
+    code, out, error = pretrain_here(folder, "learns", "--train.steps=60", "--train.log_every=10")
     assert code == 0, error
     assert "learns/model" in out
     return folder / "learns"
@@ -77,7 +93,7 @@ def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
 
 def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -> None:
     before = (learnt / "metrics.jsonl").read_text()
-    code, _, error = finish(pretrain(folder, "learns", "--train.steps=60", "--objective.temperature=0.5"))
+    code, _, error = pretrain_here(folder, "learns", "--train.steps=60", "--objective.temperature=0.5")
     assert code == 2
     assert "another [objective]" in error
     assert "Traceback" not in error
@@ -85,9 +101,8 @@ def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -
 
 
 def test_divergence_ends_in_one_message(folder: Path) -> None:
-    code, _, error = finish(
-        pretrain(folder, "diverges", "--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")
-    )
+    settings = ("--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")
+    code, _, error = pretrain_here(folder, "diverges", *settings)
     assert code == 2
     assert "expected a finite loss" in error
     assert "Traceback" not in error

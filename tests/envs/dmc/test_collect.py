@@ -90,7 +90,7 @@ def test_a_data_set_says_what_happened_and_how(tmp_path: Path) -> None:
         assert told["collect"]["planner"] is None
         assert told["collect"]["rendering"]["camera"] in ("fixed", "side")
         assert set(told["collect"]["versions"]) == {"dm_control", "mujoco", "numpy"}
-        simulation = DMCEnv(task)
+        simulation = DMCEnv(task, cameras=[])
         for number in range(3):
             done, seen, rewards = found.actions(number), found.state(number), found.rewards(number)
             assert done is not None
@@ -146,7 +146,7 @@ def told_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.sim
 def test_an_exploring_actor_grows_calmer_with_its_skill() -> None:
-    task = DMCEnv("reacher-hard")
+    task = DMCEnv("reacher-hard", cameras=[])
     spread = []
     for number in (0, 31):  # skills 0 and 31/32
         actor = DMCActor(task, "exploratory", number, planner=PLANNER)

@@ -28,7 +28,7 @@ def test_settings_are_of_tasks() -> None:
 
 @pytest.mark.sim
 def test_a_planner_reaches_where_chance_does_not() -> None:
-    task = DMCEnv("reacher-hard")
+    task = DMCEnv("reacher-hard", cameras=[])
     planner = Planner(task, QUICK)
     rng = np.random.default_rng(0)
     planned, random = [], []
@@ -42,7 +42,7 @@ def test_a_planner_reaches_where_chance_does_not() -> None:
 
 @pytest.mark.sim
 def test_what_a_planner_does_follows_from_its_seed() -> None:
-    task, other = DMCEnv("reacher-hard"), DMCEnv("reacher-hard")
+    task, other = DMCEnv("reacher-hard", cameras=[]), DMCEnv("reacher-hard", cameras=[])
     actions = []
     for simulation, seed in ((task, 1), (other, 1), (task, 2)):
         planner = Planner(simulation, QUICK)
@@ -61,7 +61,7 @@ def test_what_a_planner_does_follows_from_its_seed() -> None:
 
 @pytest.mark.sim
 def test_weights_are_a_softmax_of_standardised_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = DMCEnv("reacher-hard")
+    task = DMCEnv("reacher-hard", cameras=[])
     planner = Planner(task, QUICK.model_copy(update={"temperature": 0.5}))
     planner.reset(0)
     seen: list[Array] = []
@@ -106,7 +106,7 @@ def test_every_task_has_a_reward_and_its_domain_sensors() -> None:
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("dog-") else []) for name in sorted(TASKS)]
 )
 def test_plans_earn_in_the_environment_what_the_model_says(name: str) -> None:
-    task = DMCEnv(name)
+    task = DMCEnv(name, cameras=[])
     model = TrueModel(task)
     steps = 4 if name.startswith("dog") else 12
     for seed in range(2):
@@ -131,7 +131,7 @@ def place(task: DMCEnv, positions: Array, velocities: Array | None = None) -> No
 
 def rewarded(name: str) -> DMCEnv:
     """A task with a reward that chance hardly meets, put where it is earned."""
-    task = DMCEnv(name)
+    task = DMCEnv(name, cameras=[])
     task.reset(seed=3)
     physics = task.physics
     if name == "finger-spin":
@@ -171,7 +171,7 @@ def test_where_there_is_something_to_earn_the_model_says_so(name: str) -> None:
 
 @pytest.mark.sim
 def test_looking_ahead_moves_nothing_and_threads_change_nothing() -> None:
-    task = DMCEnv("cheetah-run")
+    task = DMCEnv("cheetah-run", cameras=[])
     task.reset(seed=1)
     before = task.physics.data.qpos.copy(), task.physics.data.qvel.copy(), task.physics.data.time
     plans = np.random.default_rng(0).uniform(-1, 1, (6, 5, 6))
@@ -187,7 +187,7 @@ def test_looking_ahead_moves_nothing_and_threads_change_nothing() -> None:
 @pytest.mark.sim
 def test_guides_are_small_beside_a_full_reward() -> None:
     for name in GUIDES:
-        task = DMCEnv(name)
+        task = DMCEnv(name, cameras=[])
         plans = np.random.default_rng(0).uniform(-1, 1, (8, 10, task.action_dim))
         _, guide = TrueModel(task).rewards(plans)
         assert guide.max() <= 0.6 * ACTION_REPEAT, name

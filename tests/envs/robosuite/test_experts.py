@@ -32,7 +32,7 @@ def solved_after(task: RobosuiteEnv, seed: int, noise: float = 0.0) -> int | Non
 @needs_robosuite
 @pytest.mark.sim
 def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:
-    task = RobosuiteEnv("Lift")
+    task = RobosuiteEnv("Lift", cameras=[])
     steps = [solved_after(task, seed) for seed in (100, 101)]
     assert all(step is not None and step < 80 for step in steps)
     assert solved_after(task, 100) == steps[0]
@@ -44,7 +44,7 @@ def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Lift-IIWA", "Door", "Door-Kinova3", "Stack", "Stack-Kinova3", "Stack-IIWA"])
 def test_experts_solve_their_tasks(name: str) -> None:
-    task = RobosuiteEnv(name)
+    task = RobosuiteEnv(name, cameras=[])
     solved = [solved_after(task, seed) is not None for seed in range(100, 105)]
     assert sum(solved) >= 4
 
@@ -53,7 +53,7 @@ def test_experts_solve_their_tasks(name: str) -> None:
 @needs_robosuite
 @pytest.mark.sim
 def test_a_cube_that_is_taken_away_is_gone_after_again() -> None:
-    task = RobosuiteEnv("Lift")
+    task = RobosuiteEnv("Lift", cameras=[])
     task.reset(seed=100)
     for _ in range(30):
         task.step(task.expert())
@@ -84,7 +84,7 @@ def test_a_hand_that_points_down() -> None:
 @needs_robosuite
 @pytest.mark.sim
 def test_fingers_close_along_the_first_axis_of_the_hand() -> None:
-    task = RobosuiteEnv("Lift")
+    task = RobosuiteEnv("Lift", cameras=[])
     task.reset(seed=0)
     hand = task._expert.hand
     pads = [task.env.sim.data.get_geom_xpos(hand._pads[side][0]) for side in ("left_fingerpad", "right_fingerpad")]
