@@ -28,6 +28,7 @@ from counterpoint.formats.hdf5 import files
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.data.reading import read_episode
 from tests.forkserver import PRELOADED, fork_program, fork_worker
+from tests.made_once import made_once
 
 if shutil.which("nvidia-smi"):  # tests compare bits, which graphics cards do not promise
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -89,10 +90,9 @@ def _own_precision() -> Iterator[None]:
 def _quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the processes of `in_worker`, and those that look at HDF5 files, from the warm server.
 
-    How they start by themselves is for `test_workers` and `hdf5/test_reader`.
+    How they start by themselves is for `test_workers`, and one test of `hdf5/test_reader`.
     """
-    if request.path.parts[-2:] != ("hdf5", "test_reader.py"):
-        monkeypatch.setattr(files, "subprocess", SimpleNamespace(run=fork_program))
+    monkeypatch.setattr(files, "subprocess", SimpleNamespace(run=fork_program))
     if request.path.name != "test_workers.py":
         quick = SimpleNamespace(Popen=fork_worker, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
         monkeypatch.setattr(workers, "subprocess", quick)
@@ -128,6 +128,7 @@ def moving_square_store(episodes: int = 12, size: int = 24, seed: int = 0) -> Me
     return MemoryStore(made)
 
 
+@made_once
 def write_robot_set(root: Path, episodes: int, size: int, splits: dict[str, str]) -> None:
     """The moving squares as a LeRobot data set."""
     store = moving_square_store(episodes, size)

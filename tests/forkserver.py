@@ -17,7 +17,6 @@ from typing import IO, Any
 
 from counterpoint.workers import serve
 
-
 PRELOADED = ["tests.warmed"]
 """What the server imports at its start, which is at the first process that is asked for."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,9 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
 
 
-@pytest.fixture(scope="module")
-def robot_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs") / "data"
-    write_robot_set(folder, 15, 64, {"train": "0:12", "val": "12:15"})
-    return folder
-
-
 @pytest.fixture
-def workplace(robot_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(robot_set, tmp_path / "data")
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_robot_set(tmp_path / "data", 15, 64, {"train": "0:12", "val": "12:15"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
     return tmp_path

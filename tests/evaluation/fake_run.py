@@ -14,6 +14,7 @@ from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.evaluation.fake import INSTRUCTIONS, episode
+from tests.made_once import made_once
 
 
 def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +26,8 @@ def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoint.encoders.dual.SentenceTower.embed", embed)
 
 
-def write_data(root: Path, *, split: bool = True, each: int = 2) -> Path:
+@made_once
+def write_data(root: Path, *, split: bool = True, each: int = 2) -> None:
     """Per instruction: `each` training episodes, then `each` held out."""
     writer = LeRobotWriter(
         root, fps=10, cameras={"front": (64, 64)}, action_dim=None, state_dim=None, robot_type="table"
@@ -36,7 +38,6 @@ def write_data(root: Path, *, split: bool = True, each: int = 2) -> Path:
                 writer.add_episode(episode(text, 10, seed=100 * part + 10 * at + number, size=64))
     half = len(INSTRUCTIONS) * each
     writer.finalize({"train": f"0:{half}", "val": f"{half}:{2 * half}"} if split else None)
-    return root
 
 
 def write_run(run: Path, data: Path, **changes: Any) -> Path:

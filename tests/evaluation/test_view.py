@@ -25,15 +25,15 @@ from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from tests.evaluation.browser import CHROMIUM, Browser
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.made_once import made_once
 
 uvicorn = pytest.importorskip("uvicorn")
 VIDEO = {"Content-Type": "application/octet-stream"}
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@made_once
+def write_balls(root: Path) -> None:
     """Twelve episodes: four instructions, of which each third episode failed; the last four are the split `val`."""
-    root = tmp_path / "balls"
     writer = LeRobotWriter(
         root, fps=10, cameras={"front": (64, 64)}, action_dim=None, state_dim=None, robot_type="table"
     )
@@ -41,7 +41,11 @@ def data(tmp_path: Path) -> Path:
         made = episode(INSTRUCTIONS[number % 4], 10 + number, seed=number, size=64)
         writer.add_episode(replace(made, success=number % 3 != 0))
     writer.finalize({"train": "0:8", "val": "8:12"})
-    return root
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_balls(tmp_path / "balls")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -389,6 +390,7 @@ def test_a_file_that_refers_to_another_is_refused(tmp_path: Path, refer: Callabl
 
 def test_damage_that_crashes_hdf5_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_robomimic(tmp_path / "demo.hdf5")
+    monkeypatch.setattr(files, "subprocess", subprocess)  # as everywhere but in tests
     monkeypatch.setattr(files, "_LOOK", "import os; os.abort()")
     monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
     for _ in range(2):  # it is looked at again, as another version of the library may survive
