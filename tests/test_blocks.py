@@ -97,6 +97,7 @@ def test_files_of_no_block_are_reported(tmp_path: Path) -> None:
         work_through(files, content, open_plain, Engine(), title="Working")
 
 
+@pytest.mark.slow
 def test_processes_write_the_same(tmp_path: Path, expected: dict[str, bytes]) -> None:
     files = files_in(tmp_path / "out")
     work_through(files, content, open_plain, Engine(workers=2), title="Working")

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import io
 import re
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,16 +56,21 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
+@cache
+def help_of(*name: str) -> str:
+    with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit) as done:
+        main([*name, "--help"])
+    assert done.value.code == 0
+    return said.getvalue()
+
+
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_and_flag_on_a_page_exists(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_and_flag_on_a_page_exists(page: str, line: str) -> None:
     words = line.split()[1:]
     name = words[:2] if words[0] in ("data", "collect", "train", "plan") else words[:1]
     if "--env" in words and words[0] == "train":
         name = [*name, "--env", words[words.index("--env") + 1]]
-    with pytest.raises(SystemExit) as done:
-        main([*name, "--help"])
-    assert done.value.code == 0
-    text = capsys.readouterr().out
+    text = help_of(*name)
     flags = {
         word.lstrip("'").partition("=")[0].replace("_", "-") for word in words if word.lstrip("'").startswith("--")
     }

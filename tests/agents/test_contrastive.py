@@ -48,6 +48,7 @@ def test_training_changes_every_parameter_and_lowers_the_critic_loss(name: str) 
     assert all(not torch.equal(before[key], after[key]) for key in before)
 
 
+@pytest.mark.slow
 @every_agent
 def test_the_actor_learns_to_reach_under_a_critic_that_stands_still(name: str) -> None:
     agent = small_agent(name, critic_lr=3e-3, discount=0.5, temperature=0.2)
@@ -153,6 +154,7 @@ def test_actions_lie_in_the_box_and_only_exploring_draws(name: str) -> None:
         assert np.abs(action).max() <= 1
 
 
+@pytest.mark.slow
 @every_agent
 def test_discrete_actions(name: str) -> None:
     agent = small_agent(name, DISCRETE, critic_lr=3e-3, discount=0.5, temperature=0.2)

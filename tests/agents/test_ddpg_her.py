@@ -91,6 +91,7 @@ def test_values_count_the_steps_to_the_goal() -> None:
         assert agent.evaluate(case)["critic/value"] == pytest.approx(value, abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
 def test_it_learns(spaces: Spaces) -> None:
     assert_learns(make(spaces=spaces), steps=6 if spaces is IMAGE else 40)

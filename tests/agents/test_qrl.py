@@ -193,6 +193,7 @@ def test_a_chain_of_states_is_measured_in_steps(G: int) -> None:
     assert actions[1] < -0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spaces", [STATE, WHOLE, IMAGE], ids=["coordinates", "whole state", "image"])
 def test_it_learns(spaces: Spaces) -> None:
     assert_learns(make(spaces=spaces), steps=6 if spaces is IMAGE else 30)

@@ -70,6 +70,7 @@ def test_the_policy_moves_at_every_second_step() -> None:
     assert changed == {"critic", "actor", "target_critic", "target_actor"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
 def test_it_learns(spaces: Spaces) -> None:
     assert_learns(make(spaces=spaces), steps=6 if spaces is IMAGE else 40)

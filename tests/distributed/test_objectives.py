@@ -19,7 +19,7 @@ from tests.conftest import moving_square_store
 from tests.data.sampling import sampler
 from tests.distributed.ranks import run_ranks
 from tests.training.step_data import control_store
-from tests.training.test_memory import clip_objective, learner, step_objective
+from tests.training.test_memory import FAMILIES, clip_objective, learner, step_objective
 
 B = 8
 CLIPS, STEPS = sorted(objective_names(ClipObjective)), sorted(objective_names(StepObjective))
@@ -30,10 +30,6 @@ WAYS = {way: memory for way, memory in WAYS.items() if CAN_SHARD or not memory.g
 
 def _objective(name: str) -> Objective:
     return clip_objective(name) if name in CLIPS else step_objective(name)
-
-
-FAMILIES = ("decisionnce_t", "r3m", "premier_taco", "smart")
-"""Objectives whose batches, gathers and exports differ, with all of which the quick tests run."""
 
 
 def _marks(name: str, way: str) -> list[pytest.MarkDecorator]:

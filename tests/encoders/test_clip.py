@@ -67,6 +67,7 @@ def test_save_copy_and_pickle_round_trips(encoder: DualEncoder, tmp_path: Path) 
     assert "**not** part" not in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_both_towers_train() -> None:
     encoder = DualEncoder(VIT)
     loss = encoder.encode_image(FRAMES).square().sum() + encoder.encode_text(TEXTS).square().sum()

@@ -94,6 +94,7 @@ def test_every_frame_is_shown_for_its_time(browser: Browser, curve_page: Path) -
     assert browser.complaints == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_report_opens_without_complaint_and_fits_the_screen(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phone: bool

@@ -162,12 +162,14 @@ def learns(made: ActionPrediction, batch: dict[str, Tensor]) -> None:
     assert changed == {name for name, _ in made.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1, 2])
 def test_inverse_dynamics_learns(horizon: int) -> None:
     made = inverse(horizon=horizon, shift=0)
     learns(made, step_batch(made.sampling(), batch=32, size=SIZE, action_dim=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [0, 2])
 def test_cloning_learns(tasks: int) -> None:
     made = cloning(tasks=tasks, shift=0)

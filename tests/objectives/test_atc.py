@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from counterpoint.data.spec import Spec
@@ -38,6 +39,7 @@ def test_asks_for_a_later_step() -> None:
     assert objective.sampling() == Spec.steps((0, 3), 0, stack=stack, shift=2)
 
 
+@pytest.mark.slow
 def test_training() -> None:
     objective = small(centred=True)
     before = [p.detach().clone() for p in objective.parameters()]

@@ -29,6 +29,7 @@ def test_asks_for_one_step_twice() -> None:
     assert objective.sampling() == Spec.steps((0, 0), 0, stack=stack, shift=2)
 
 
+@pytest.mark.slow
 def test_training() -> None:
     objective = small(centred=True)
     before = [p.detach().clone() for p in objective.parameters()]

@@ -147,6 +147,7 @@ def test_objective_plain_loop() -> None:
     torch.testing.assert_close(output.loss, torch.stack(list(expected.values())).sum())
 
 
+@pytest.mark.slow
 def test_learns() -> None:
     made = objective()
     batch = step_batch(made.sampling(), batch=16, size=SIZE, action_dim=3)

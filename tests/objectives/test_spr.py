@@ -69,6 +69,7 @@ def test_actions_of_another_width_are_refused() -> None:
         objective(step_batch(objective.sampling(), action_dim=3, size=24))
 
 
+@pytest.mark.slow
 def test_training() -> None:
     objective = small(centred=True)
     before = [p.detach().clone() for p in objective.parameters()]

@@ -110,6 +110,7 @@ def test_where_gradients_stop(heads: str, stop: bool) -> None:
     assert all(p.grad is not None for p in objective.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curl", [True, False])
 def test_training(curl: bool) -> None:
     objective = small(centred=True, curl=curl)

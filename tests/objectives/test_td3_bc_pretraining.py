@@ -222,6 +222,7 @@ def test_moving_averages_follow() -> None:
         torch.testing.assert_close(now, 0.75 * first + 0.25 * online.detach())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learns_from", ["critic", "both"])
 def test_learns(learns_from: Source) -> None:
     made = objective(learns_from=learns_from, alpha=0.1)
@@ -238,6 +239,7 @@ def test_learns(learns_from: Source) -> None:
     assert changed == {name for name, _ in made.named_parameters()}
 
 
+@pytest.mark.slow
 def test_value_of_a_constant_reward() -> None:
     """Q = r / (1 - gamma), whatever the policy, in episodes without end."""
     made = objective(discount=0.5, ema=0.5, actor_every=1)

@@ -69,6 +69,7 @@ def misses(head: DiffusionHead) -> Tensor:
     return (head.eval().sample(condition, generator=drawn()) - actions).abs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["transformer", pytest.param("unet", marks=pytest.mark.slow)])
 def test_fixed_noise_is_learned_by_heart(network: str) -> None:
     head = small(network)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from counterpoint.evaluation.statistics import seeds_interval, wilson
+from studies import harness
 from studies.harness import estimate
+from studies.icon import summary
 from studies.icon.config import ComparisonConfig, IconData, Method
 from studies.icon.summary import stability, success, summarise
 from studies.icon.table import beside_paper, page
@@ -56,7 +58,10 @@ ABOUT = {"config": CONFIG.model_dump(mode="json")}
 
 @cache
 def summarised() -> dict[str, Any]:
-    return summarise(ROWS, ABOUT)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("aggregates", "improvements"):  # fewer resamples; what is compared here does not come from them
+            patch.setattr(summary, name, partial(getattr(harness, name), reps=20))
+        return summarise(ROWS, ABOUT)
 
 
 def test_success_pools_the_episodes_and_tells_the_seeds() -> None:

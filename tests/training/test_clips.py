@@ -54,7 +54,7 @@ def trained(recipe: str, data: Any, out: Path, **changes: Any) -> Any:
     return train(recipe, data, out, overrides=overrides)
 
 
-@pytest.mark.parametrize("recipe", VIDEOS)
+@pytest.mark.parametrize("recipe", [*VIDEOS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in VIDEOS[2:])])
 def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path: Path) -> None:
     store = episodes(10, ["open the box", "close the box"])
     run = trained(recipe, store, tmp_path / "run")

@@ -47,6 +47,7 @@ def error(policy: ClonedPolicy, store: EpisodeStore) -> tuple[float, float]:
     return float(np.mean(squared)), float(((actions - actions.mean((0, 1))) ** 2).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "settings"),
     [

@@ -25,6 +25,8 @@ from tests.data.sampling import sampler
 from tests.training.step_data import SIZE, control_store
 
 B = 8
+FAMILIES = ("decisionnce_t", "r3m", "premier_taco", "smart")
+"""Objectives whose batches, gathers and exports differ, with all of which the quick tests run."""
 SMALL: dict[str, dict[str, Any]] = {
     "smart": {"width": 16, "heads": 2, "layers": 1, "dropout": 0, "context": 3},
     "td3_bc": {"actor_every": 1},  # as several processes need it
@@ -78,13 +80,18 @@ def check(objective: Objective, batch: Batch, tolerance: float) -> None:
         assert same == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(objective_names(ClipObjective)))
+def by_family(names: set[str]) -> list[Any]:
+    """Return parameters, of which those beside `FAMILIES` are slow."""
+    return [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in sorted(names)]
+
+
+@pytest.mark.parametrize("name", by_family(objective_names(ClipObjective)))
 def test_chunks_have_the_gradient_of_the_whole_batch(name: str) -> None:
     objective = clip_objective(name)
     check(objective, sampler(moving_square_store(), objective.sampling(), batch_size=B, seed=0)[3], 1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(objective_names(StepObjective)))
+@pytest.mark.parametrize("name", by_family(objective_names(StepObjective)))
 def test_chunks_of_transitions_have_the_gradient_of_the_whole_batch(name: str) -> None:
     objective = step_objective(name)
     batch = sampler(control_store(12, rewards=True), objective.sampling(), batch_size=B, seed=0)[1]

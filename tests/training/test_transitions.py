@@ -188,6 +188,7 @@ def test_validation_is_logged_with_the_window_accuracy(tmp_path: Path) -> None:
     assert {line["split"] for line in logged(tmp_path / "blind")} == {"train"}
 
 
+@pytest.mark.slow
 def test_training_learns_how_the_dot_moved(tmp_path: Path) -> None:
     changes = {"train.steps": 120, "train.log_every": 40, "train.eval_every": 40, "train.eval_batches": 2}
     changes |= {"train.batch_size": 16, "encoder.width": 12, "encoder.embed_dim": 16}

@@ -115,6 +115,7 @@ def test_looking_at_the_goal_leaves_the_dynamics_bit_identical(task: str) -> Non
         looking.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_the_camera_sees_where_tasks_begin_and_end(task: str) -> None:
     env = fetch(task)
