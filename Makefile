@@ -26,7 +26,7 @@ ifeq ($(shell uname -s),Linux)
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 endif
 
-.PHONY: demo test test-all test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
+.PHONY: demo test test-all test-release test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
 
 ifdef VIDEOS
 demo: $(VENV)/.installed
@@ -39,13 +39,17 @@ demo: $(VENV)/.installed system
 	$(BIN)/counterpoint report $(DEMO_RUN)
 endif
 
-# `make test TESTS=tests/data` runs the tests of a folder or of files alone; so do the three targets below.
+# `make test TESTS=tests/data` runs the tests of a folder or of files alone; so do the four targets below.
 test: $(VENV)/.installed system
 	$(PYTEST) -m "not slow" $(TESTS)
 
-# The slow tests too: many mutants, every objective in several processes, whole studies.
+# The slow tests too: kills, every objective in several processes, simulators.
 test-all: $(VENV)/.installed system
-	$(PYTEST) $(TESTS)
+	$(PYTEST) -m "not release" $(TESTS)
+
+# What a release runs beside: gates of learning, whole studies, experts over tens of scenes, many mutants, Ray.
+test-release: $(VENV)/.installed system
+	$(PYTEST) -m release $(TESTS)
 
 # The oldest releases that pyproject.toml admits, in an environment of their own; simulators as ever.
 test-floors: | system

@@ -66,6 +66,7 @@ def test_compare_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "decisionnce_t-videos" in Path("out/comparison/compare.html").read_text()
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
@@ -82,6 +83,7 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "labels.parquet").is_file()
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,6 +104,7 @@ def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert "of 4 goals" in capsys.readouterr().out
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_diffusion_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,6 +201,7 @@ def test_shards_of_four_processes_are_loaded_by_one(folder: Path, one: dict[str,
     assert_close(weights(folder, "shards"), one)
 
 
+@pytest.mark.release
 def test_two_machines_meet(folder: Path, two: dict[str, Tensor]) -> None:
     """Two launchers of torchrun with one process each, which meet over the loopback device."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--nnodes=2"]

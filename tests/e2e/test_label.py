@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.e2e.commands import finish, start
+from tests.forkserver import Forked
 from tests.formats.made import write_videos
 from tests.rewards.labelling import save_model
 
@@ -23,15 +23,12 @@ def test_kill_9_and_the_same_command_again_give_a_whole_file(workers: str, tmp_p
         manifest.write("videos/0.mp4,task 0\n" * (ROWS - 1))
     save_model(tmp_path / "model", data)
 
-    def start(name: str) -> subprocess.Popen[str]:
-        command = ["label", "data", "--model", "model", "--out", name, "--workers", workers]
-        program, pipe = [sys.executable, "-m", "counterpoint", *command], subprocess.PIPE
-        return subprocess.Popen(program, cwd=tmp_path, text=True, stdout=pipe, stderr=pipe)
+    def label(name: str) -> Forked:
+        return start(tmp_path, "label", "data", "--model", "model", "--out", name, "--workers", workers)
 
-    whole = start("whole.parquet")
-    _, error = whole.communicate()
-    assert whole.returncode == 0, error
-    killed, parts = start("cut.parquet"), tmp_path / ".cut.parquet.parts"
+    code, _, error = finish(label("whole.parquet"))
+    assert code == 0, error
+    killed, parts = label("cut.parquet"), tmp_path / ".cut.parquet.parts"
     while len(list(parts.glob("blocks/*.npy"))) < BLOCKS // 4:
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.01)
@@ -43,9 +40,8 @@ def test_kill_9_and_the_same_command_again_give_a_whole_file(workers: str, tmp_p
     assert BLOCKS // 4 <= done < BLOCKS
     time.sleep(1)
     assert len(list(parts.glob("blocks/*.npy"))) == done
-    again = start("cut.parquet")
-    out, error = again.communicate()
-    assert again.returncode == 0, error
+    code, out, error = finish(label("cut.parquet"))
+    assert code == 0, error
     assert "frames a second" in out
     found, expected = (pq.read_table(tmp_path / name) for name in ("cut.parquet", "whole.parquet"))
     assert len(found) == 60 * ROWS

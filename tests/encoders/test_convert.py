@@ -44,6 +44,7 @@ def as_clip_sees(frames: Tensor) -> Tensor:
     return ((frames / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "outer", "half"), [("decisionnce", True, False), ("actol", False, True)], ids=["outer", "half"]

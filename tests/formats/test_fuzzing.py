@@ -36,6 +36,7 @@ def test_damage(name: str, tmp_path: Path) -> None:
     assert not failures(name, range(8), tmp_path)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_much_damage(name: str, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def test_samples_match_the_demonstrations(network: str, rounds: int) -> None:
     assert float(missed.mean()) < 0.2
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_samples_match_the_demonstrations_by_predicting_noise(network: str) -> None:

@@ -35,6 +35,7 @@ def test_scenes_are_counted_over_seeds() -> None:
     assert "| v | as trained | 0.75 [0.30, 0.95] of 4 | 0.50, 1.00 | 0.200 | 0.200 | 10.0% | 1.0 |" in table(rows)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`")

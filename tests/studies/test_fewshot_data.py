@@ -81,6 +81,7 @@ def test_pictures_of_dm_control_s_recorder_are_found_whichever_camera_took_them(
         data.open_demonstrations(other, tmp_path, SIZE, "top")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_other_arms_of_robosuite_have_folders_of_their_own(config: FewshotConfig, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from studies.fewshot.run import fewshot_study
 from studies.harness import load_preset, presets
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_the_quick_preset_runs_from_nothing(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_a_killed_worker_is_reported_and_nothing_hangs(tmp_path: Path) -> None:
         study.run([Trial("a", end_at_once), Trial("b", sleep)], 2)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_ray_runs_trials_and_reports_errors_and_killed_workers(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")

@@ -174,6 +174,7 @@ def test_transferred_policies_begin_with_the_source_s(
         assert torch.equal(own, theirs)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -321,6 +322,7 @@ def test_bad_settings_are_told_before_anything_runs(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_the_quick_preset_runs_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ def small(**changes: Any) -> LcbcConfig:
     return validate(LcbcConfig, tree | changes, "small")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def test_the_summary_has_a_mean_and_an_interval_of_every_reward() -> None:
     assert found["constant"]["solved"]["high"] > 0.5
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_the_quick_study_learns_from_every_kind_of_reward_and_continues(tmp_path: Path) -> None:

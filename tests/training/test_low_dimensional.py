@@ -76,6 +76,7 @@ def test_data_without_cameras_and_the_state_of_the_surroundings(
     assert not np.array_equal(first, policy.predict_action_chunk(moved))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("learned", [0, pytest.param(400, marks=pytest.mark.slow)])
 def test_the_error_of_sampled_actions_tells_a_policy_that_learned(learned: int, tmp_path: Path) -> None:
     """Of an episode learnt by heart it is small, of a fresh network and on an unseen episode large."""

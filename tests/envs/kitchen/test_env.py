@@ -129,6 +129,7 @@ def test_play_begins_where_other_experts_ended() -> None:
         KitchenEnv("sdoor_open", play=5)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_experts_solve_four_of_five_scenes(name: str) -> None:

@@ -104,6 +104,7 @@ def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: Meta
     np.testing.assert_array_equal(generator, np.random.get_state()[1])  # type: ignore[index]
 
 
+@pytest.mark.release
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 @pytest.mark.slow
@@ -114,6 +115,7 @@ def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
     assert np.mean(solved) >= 0.9
 
 
+@pytest.mark.release
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 @pytest.mark.slow

@@ -39,6 +39,7 @@ def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:
     assert solved_after(task, 102, noise=0.1) is not None
 
 
+@pytest.mark.release
 @needs_robosuite
 @pytest.mark.sim
 @pytest.mark.slow
