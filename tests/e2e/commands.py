@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
+from counterpoint.training.run import list_checkpoints
 from tests.forkserver import Forked, counterpoint, program
 
 PROGRAM = """
@@ -43,3 +49,29 @@ def finish(process: Forked) -> tuple[int, str, str]:
     """Return the exit code of a process, and what it wrote to standard output and error."""
     out, error = process.communicate()
     return process.wait(), out, error
+
+
+def kill_and_resume(folder: Path, train: Callable[..., Forked], step: int, last: int) -> None:
+    """Assert that a run that is killed after a step's checkpoint, and resumed, ends with the weights of a whole one.
+
+    Args:
+        folder: Where the runs `whole` and `cut` are made.
+        train: Starts a run: its name, and the step before whose checkpoint it waits (`unfinished`) if it is killed.
+        step: The step at which the run is killed, or a later one.
+        last: The step before whose checkpoint the killed run waits.
+    """
+    code, _, error = finish(train("whole"))
+    assert code == 0, error
+    killed = train("cut", unfinished=last)
+    while not any(path.name >= f"step-{step:08}" for path in list_checkpoints(folder / "cut" / "checkpoints")):
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.02)
+    killed.kill()
+    killed.communicate()
+    code, out, error = finish(train("cut"))
+    assert code == 0, error
+    assert "Resumed from" in out
+    expected, found = (load_file(folder / run / "model" / "model.safetensors") for run in ("whole", "cut"))
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, found[name]), name

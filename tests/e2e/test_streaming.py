@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from counterpoint.training.run import list_checkpoints
-from tests.e2e.commands import start
+from tests.e2e.commands import kill_and_resume, start
 from tests.forkserver import Forked
 from tests.formats.made import memory_store
 from tests.formats.remote_made import s3_double, upload, write_shards
@@ -34,23 +30,7 @@ def test_kill_9_inside_a_shard_then_resume_gives_the_same_bits(tmp_path: Path, m
     clips = memory_store(lengths=(9, 12, 7, 10, 8, 11, 9, 12, 10, 7), cameras=("camera",), vectors=False)
     with s3_double(monkeypatch) as bucket:
         url = upload(write_shards(tmp_path / "set", clips, per_shard=5), f"{bucket}/set")
-        whole = train(tmp_path, url, "whole")
-        _, error = whole.communicate()
-        assert whole.returncode == 0, error
-        killed = train(tmp_path, url, "cut", unfinished=24)
-        while not any(path.name >= "step-00000010" for path in list_checkpoints(tmp_path / "cut" / "checkpoints")):
-            assert killed.poll() is None, killed.communicate()[1]
-            time.sleep(0.02)
-        killed.send_signal(signal.SIGKILL)
-        killed.communicate()
-        again = train(tmp_path, url, "cut")
-        out, error = again.communicate()
-        assert again.returncode == 0, error
-        assert "Resumed from" in out
-    expected, found = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("whole", "cut"))
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, found[name]), name
+        kill_and_resume(tmp_path, partial(train, tmp_path, url), step=10, last=24)
     assert not list((tmp_path / "cache").glob("*/store.json"))
 
 

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import signal
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from counterpoint.training.run import list_checkpoints
-from tests.e2e.commands import start
+from tests.e2e.commands import kill_and_resume, start
 from tests.forkserver import Forked
 
 pytestmark = [pytest.mark.sim, pytest.mark.slow]
@@ -28,22 +24,6 @@ def train(folder: Path, out: str, unfinished: int | None = None) -> Forked:
 
 
 def test_kill_9_with_two_simulators_and_a_full_ring_then_resume_gives_the_same_bits(tmp_path: Path) -> None:
-    whole = train(tmp_path, "whole")
-    _, error = whole.communicate()
-    assert whole.returncode == 0, error
-    killed = train(tmp_path, "cut", unfinished=1200)
-    while not any(path.name >= "step-00000600" for path in list_checkpoints(tmp_path / "cut" / "checkpoints")):
-        assert killed.poll() is None, killed.communicate()[1]
-        time.sleep(0.02)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    again = train(tmp_path, "cut")
-    out, error = again.communicate()
-    assert again.returncode == 0, error
-    assert "Resumed from" in out
-    expected, found = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("whole", "cut"))
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, found[name]), name
+    kill_and_resume(tmp_path, partial(train, tmp_path), step=600, last=1200)
     results = [(tmp_path / run / "result.json").read_text() for run in ("whole", "cut")]
     assert results[0] == results[1]

@@ -27,7 +27,7 @@ from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.train import train
 from tests.encoders.saved_kinds import write_digests
 from tests.policies.demos import demonstrations, spelled
-from tests.training.step_data import SIZE, control_store, write_control_set
+from tests.training.step_data import SIZE, write_control_set, write_two_tasks
 from tests.training.test_cloning_command import TINY, trained
 
 
@@ -38,10 +38,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Instructions "move the dot 0" and "move the dot 1" in turns: 5 episodes to train on, 2 more."""
-    return write_control_set(
-        tmp_path / "data", {"train": control_store(5), "val": control_store(2, ground=200, seed=1)}
-    )
+    return write_two_tasks(tmp_path / "data")
 
 
 class Stub(CameraEnv):

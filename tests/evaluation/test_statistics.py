@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from counterpoint.evaluation.statistics import (
     task_resamples,
     wilson,
 )
+from studies.means import mean_percentile
 
 
 def test_wilson_is_its_formula_and_holds_at_the_ends() -> None:
@@ -48,27 +51,34 @@ def test_intervals_of_shares_stay_within_0_and_1() -> None:
     assert seeds_interval(np.array([0.5, 0.52]), share=True) == seeds_interval(np.array([0.5, 0.52]))
 
 
-def test_a_bootstrap_covers_a_mean_about_as_often_as_it_says() -> None:
+Mean: TypeAlias = Callable[..., Estimate]
+means = pytest.mark.parametrize("mean", [mean_bca, mean_percentile], ids=["bca", "percentile"])
+
+
+@means
+def test_a_bootstrap_covers_a_mean_about_as_often_as_it_says(mean: Mean) -> None:
     rng = np.random.default_rng(0)
     inside = 0
     for trial in range(120):
-        found = mean_bca(rng.normal(1.0, 2.0, 25), seed=trial)
+        found = mean(rng.normal(1.0, 2.0, 25), seed=trial)
         inside += found.low <= 1.0 <= found.high
     assert 0.86 <= inside / 120 <= 0.99
 
 
-def test_equal_values_and_single_values() -> None:
-    same, one = mean_bca(np.ones(6)), mean_bca(np.array([0.4]))
+@means
+def test_equal_values_and_single_values(mean: Mean) -> None:
+    same, one = mean(np.ones(6)), mean(np.array([0.4]))
     assert (same.low, same.high) == (1.0, 1.0)
     assert one.value == 0.4
     assert math.isnan(one.low)
     assert one.method.startswith("none")
 
 
-def test_intervals_are_a_function_of_the_seed() -> None:
+@means
+def test_intervals_are_a_function_of_the_seed(mean: Mean) -> None:
     values = np.random.default_rng(0).normal(size=20)
-    assert mean_bca(values, seed=3) == mean_bca(values, seed=3)
-    assert mean_bca(values, seed=3) != mean_bca(values, seed=4)
+    assert mean(values, seed=3) == mean(values, seed=3)
+    assert mean(values, seed=3) != mean(values, seed=4)
 
 
 def test_any_statistic_of_videos() -> None:
@@ -80,9 +90,10 @@ def test_any_statistic_of_videos() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.array([]), np.array([1.0, math.nan]), np.ones((2, 2))])
-def test_values_that_are_none_are_refused(bad: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
+@means
+def test_values_that_are_none_are_refused(mean: Mean, bad: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
     with pytest.raises(BadInputError, match="values"):
-        mean_bca(bad)
+        mean(bad)
     with pytest.raises(BadInputError, match="successes"):
         wilson(3, 2)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterpoint.data.augment import Noise, ResizedCrop
 from counterpoint.data.draws import SortedFrames
@@ -21,6 +21,7 @@ from counterpoint.objectives.actol import (
     vlo_lower_bound,
 )
 from counterpoint.objectives.base import Features
+from tests.contracts.tiny import Pixels
 from tests.objectives.test_actol_ordering import TIMES, VALID, videos
 
 ENDS = torch.tensor([[1, 4], [0, 5], [0, 1], [2, 2]])
@@ -65,20 +66,6 @@ def test_makes_nothing_on_another_device() -> None:
     assert actol_loss(frames, text, times, valid=valid, interval=interval).is_meta
     assert brownian_bridge_loss(frames, times, valid=valid, form="log_variance_as_trained").is_meta
     assert vlo_lower_bound(times, valid=valid).is_meta
-
-
-class Pixels(nn.Module):
-    embed_dim, image_size = 3, 4
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def encode_image(self, frames: Tensor) -> Tensor:
-        return frames.float().mean((-3, -2)) * self.scale
-
-    def encode_text(self, texts: list[str]) -> Tensor:
-        return torch.tensor([[len(t), t.count("o"), 1.0] for t in texts]) * self.scale
 
 
 def batch() -> dict[str, Any]:

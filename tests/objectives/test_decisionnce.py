@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterpoint.data.augment import Jitter, ResizedCrop, Transform
 from counterpoint.data.draws import SortedUniform, StartGoal
@@ -26,6 +26,7 @@ from counterpoint.objectives.decisionnce import (
     potential_rewards,
     transition_rewards,
 )
+from tests.contracts.tiny import Pixels
 from tests.golden.load import golden
 from tests.reference.decisionnce import decisionnce_loss, potential_reward, transition_reward
 
@@ -200,20 +201,6 @@ def test_wrong_shapes_are_refused(loss: Loss) -> None:
 def test_makes_nothing_on_another_device(loss: Loss) -> None:
     frames, text, labels = (x.to("meta") for x in (*clips(), torch.arange(5)))
     assert loss(frames, text, labels=labels).is_meta
-
-
-class Pixels(nn.Module):
-    embed_dim, image_size = 3, 4
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def encode_image(self, frames: Tensor) -> Tensor:
-        return frames.float().mean((-3, -2)) * self.scale
-
-    def encode_text(self, texts: list[str]) -> Tensor:
-        return torch.tensor([[len(t), t.count("o"), 1.0] for t in texts]) * self.scale
 
 
 def batch() -> dict[str, Any]:

@@ -13,8 +13,9 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.data.reading import read_episode
+from tests.made_once import made_once
 
-__all__ = ["SIZE", "control_store", "write_control_set", "write_recipe"]
+__all__ = ["SIZE", "control_store", "write_control_set", "write_recipe", "write_two_tasks"]
 
 SIZE = 16
 DOT = 4  # pixels a side
@@ -76,6 +77,12 @@ def write_control_set(root: Path, splits: Mapping[str, MemoryStore]) -> Path:
         done += len(store.episodes)
     writer.finalize(ranges)
     return root
+
+
+@made_once
+def write_two_tasks(root: Path) -> None:
+    """Instructions "move the dot 0" and "move the dot 1" in turns: 5 episodes to train on, 2 more."""
+    write_control_set(root, {"train": control_store(5), "val": control_store(2, ground=200, seed=1)})
 
 
 def write_recipe(path: Path, objective: str, settings: Mapping[str, Any] | None = None) -> Path:

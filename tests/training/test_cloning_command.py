@@ -14,7 +14,7 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.train import train
-from tests.training.step_data import SIZE, control_store, write_control_set
+from tests.training.step_data import SIZE, control_store, write_control_set, write_two_tasks
 
 TINY = {
     "train.steps": 2,
@@ -36,10 +36,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Instructions "move the dot 0" and "move the dot 1" in turns: 5 episodes to train on, 2 more."""
-    return write_control_set(
-        tmp_path / "data", {"train": control_store(5), "val": control_store(2, ground=200, seed=1)}
-    )
+    return write_two_tasks(tmp_path / "data")
 
 
 def trained(data: Path, out: Path, **overrides: Any) -> ClonedPolicy:

@@ -48,13 +48,19 @@ def test_doctor_says_clean_and_ends_in_0(tmp_path: Path, capsys: pytest.CaptureF
     assert "nothing wrong" in capsys.readouterr().out
 
 
+def write_bad_row(folder: Path) -> Path:
+    """Write videos, and a manifest whose last row names a file that is not there."""
+    write_videos(folder)
+    with (folder / "manifest.csv").open("a") as manifest:
+        manifest.write("videos/9.mp4,nowhere\n")
+    return folder
+
+
 def test_doctor_tells_findings_and_ends_in_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    folder = write_videos(tmp_path)
-    with (folder / "manifest.csv").open("a") as manifest:
-        manifest.write("videos/9.mp4,nowhere\n")
+    folder = write_bad_row(tmp_path)
     assert doctor(folder) == 2
     told = capsys.readouterr().out
     for word in ("1 finding", "manifest.csv, row 4", "no file 'videos/9.mp4'", "remove this row"):
@@ -66,9 +72,7 @@ def test_findings_cut_no_word_at_80_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    folder = write_videos(tmp_path)
-    with (folder / "manifest.csv").open("a") as manifest:
-        manifest.write("videos/9.mp4,nowhere\n")
+    folder = write_bad_row(tmp_path)
     (finding,) = examine(folder)
     assert doctor(folder) == 2
     shown = capsys.readouterr().out
