@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -105,21 +106,18 @@ def test_empty_at_times_is_no_finding() -> None:
     assert examine_masks(Path("data"), store_of(mask_frames(mask)), 0) == []
 
 
+def write_with_masks(root: Path, **settings: Any) -> None:
+    """Seven frames of a camera and their masks, as videos where `image_cameras` does not say otherwise."""
+    sizes = {"top": (24, 32), "top_mask": (24, 32)}
+    writer = LeRobotWriter(root, fps=10, cameras=sizes, action_dim=None, state_dim=1, robot_type="none", **settings)
+    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
+    writer.add_episode(Episode(frames, "push", np.arange(7) / 10, state=np.zeros((7, 1), np.float32)))
+    writer.finalize()
+
+
 @pytest.mark.slow
 def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
-    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
-    episode = Episode(frames, "push", np.arange(7) / 10, state=np.zeros((7, 1), np.float32))
-    writer = LeRobotWriter(
-        tmp_path / "data",
-        fps=10,
-        cameras={"top": (24, 32), "top_mask": (24, 32)},
-        action_dim=None,
-        state_dim=1,
-        robot_type="none",
-        image_cameras=("top_mask",),
-    )
-    writer.add_episode(episode)
-    writer.finalize()
+    write_with_masks(tmp_path / "data", image_cameras=("top_mask",))
     assert examine(tmp_path / "data") == []
     path, key = tmp_path / "data/data/chunk-000/file-000.parquet", "observation.images.top_mask"
     table = pq.read_table(path)
@@ -135,18 +133,7 @@ def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_doctor_reports_values_that_a_video_has_blurred(tmp_path: Path) -> None:
     """Masks belong into PNG: written as video they are no longer binary."""
-    writer = LeRobotWriter(
-        tmp_path / "data",
-        fps=10,
-        cameras={"top": (24, 32), "top_mask": (24, 32)},
-        action_dim=None,
-        state_dim=1,
-        robot_type="none",
-    )
-    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
-    times = np.arange(7) / 10
-    writer.add_episode(Episode(frames, "push", times, state=np.zeros((7, 1), np.float32)))
-    writer.finalize()
+    write_with_masks(tmp_path / "data")
     (finding,) = examine(tmp_path / "data")
     assert finding.where.endswith("top_mask, episode 0")
     assert "expected two values" in str(finding)

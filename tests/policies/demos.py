@@ -9,7 +9,10 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.dual import SentenceTower
 
-__all__ = ["demonstrations", "observed", "spelled"]
+__all__ = ["SAVED", "demonstrations", "observed", "spelled"]
+
+SAVED = {"README.md", "SHA256SUMS", "config.json", "model.safetensors"}
+"""The files of a saved policy."""
 
 SIDE = 6  # of the square, in pixels
 
