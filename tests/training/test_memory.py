@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def check(objective: Objective, batch: Batch, tolerance: float) -> None:
         assert same == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
-def by_family(names: set[str]) -> list[Any]:
+def by_family(names: Iterable[str]) -> list[Any]:
     """Return parameters, of which those beside `FAMILIES` are slow."""
     return [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in sorted(names)]
 
