@@ -143,6 +143,7 @@ def test_agents_that_need_rewards_say_so() -> None:
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="losses are compiled on GPUs alone")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["td_infonce", *(pytest.param(name, marks=pytest.mark.slow) for name in AGENTS if name != "td_infonce")]

@@ -121,6 +121,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_train_every_kind_as_one_does(kind: str, folder: Path, tmp_path: Path) -> None:
     write_recipe(folder / "tiny.toml", "premier_taco", {"hidden": 16})
@@ -162,6 +163,7 @@ def test_two_processes_train_online_as_one_does(folder: Path, online: dict[str, 
     assert (one["success"], one["steps"]) == (two["success"], two["steps"])
 
 
+@pytest.mark.release
 def test_two_processes_that_train_online_and_are_killed_go_on_bit_for_bit(
     folder: Path, online: dict[str, Tensor]
 ) -> None:
@@ -188,12 +190,14 @@ def test_two_processes_that_are_killed_go_on_bit_for_bit(folder: Path, two: dict
     assert all(torch.equal(found[name], value) for name, value in two.items())
 
 
+@pytest.mark.release
 def test_four_two_and_one_process_go_on_in_one_order(folder: Path, one: dict[str, Tensor]) -> None:
     for ranks, steps in ((4, 4), (2, 8), (1, STEPS)):
         finish(start(folder, "elastic", ranks, f"--train.steps={steps}"))
     assert_close(weights(folder, "elastic"), one)
 
 
+@pytest.mark.release
 @pytest.mark.skipif(not CAN_SHARD, reason="this torch averages gradients of shards otherwise")
 def test_shards_of_four_processes_are_loaded_by_one(folder: Path, one: dict[str, Tensor]) -> None:
     finish(start(folder, "shards", 4, "--train.steps=8", "--memory.shard"))

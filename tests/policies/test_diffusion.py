@@ -82,6 +82,7 @@ def test_fixed_noise_is_learned_by_heart(network: str) -> None:
     assert all(not torch.equal(value, before[name]) for name, value in after.items())
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "rounds"), [("unet", 100), ("transformer", 250)])
 def test_samples_match_the_demonstrations(network: str, rounds: int) -> None:

@@ -99,6 +99,7 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
         stitching_study(TINY, tmp_path)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_two_processes_give_the_same_as_one(tmp_path: Path) -> None:
     alone = stitching_study(TINY, tmp_path / "one")

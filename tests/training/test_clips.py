@@ -84,6 +84,7 @@ def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> 
     assert all(value.equal(found["always"][name]) for name, value in found["once"].items())
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a compiler")
 def test_a_compiled_tower_trains_as_a_plain_one_does(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ MOVED_LAST = {
 """Tasks whose scene Meta-World's reset leaves with places of the episode before."""
 
 
+@pytest.mark.release
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 @pytest.mark.parametrize(
