@@ -1,4 +1,4 @@
-"""Counterpoint: representations of trajectories, learned by contrast and put to work.
+"""Counterpoint: learn representations of trajectories by contrastive objectives, and put them to work.
 
 The public names are loaded when first used, so that `import counterpoint` is quick.
 """

@@ -1,8 +1,8 @@
 """Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
 
-The data alone decide which episodes are in a block. A worker returns the block's content, computed with one torch
-thread, and it is written as a part of a claimed folder: a block has the same bytes wherever it is computed, a block
-that is computed twice is written once, and the work of a killed call is continued.
+Only the data decide which episodes are in a block. A worker computes a block's content with one torch thread, and
+writes it as a part of a claimed folder. So a block has the same bytes wherever it is computed, a block that is computed
+twice is written once, and a killed call can be continued.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
 
 THREADS = 8
-"""Most threads of a process: Python's lock keeps more from decoding at a time."""
+"""Maximum number of threads per process: Python's global lock keeps more threads from decoding at the same time."""
 SMALLEST, LARGEST, AIM = 256, 8192, 64
-"""Frames from which on a block is full, at least and at most, and how many blocks a corpus has between the two."""
+"""Frames at which a block is full: at least `SMALLEST`, at most `LARGEST`; in between, a corpus has `AIM` blocks."""
 ATTEMPTS = 4
-"""Workers of Ray that may die over a block; of more, the block itself kills them."""
+"""Number of Ray workers that may die over one block; after that, the block is taken to be what kills them."""
 TASKS = 10_000
-"""Most tasks of Ray; of a larger corpus a task has several blocks."""
+"""Maximum number of Ray tasks; in a larger corpus, one task has several blocks."""
 WAIT = 30.0
-"""Seconds to wait for the end of Ray Data's thread; it takes one or two."""
+"""Seconds to wait for Ray Data's thread to end, which takes one or two."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Episodes in a row.
+    """Consecutive episodes.
 
     Attributes:
-        number: Place among the blocks.
+        number: Position among the blocks.
         first: The first episode.
         end: The episode after the last.
         frames: Number of frames of these episodes.
@@ -65,7 +65,7 @@ class Block:
 
 
 def blocks_of(lengths: Array) -> tuple[Block, ...]:
-    """Return the blocks of episodes of these lengths [E]: each ends with the episode that fills it."""
+    """Divide episodes of these lengths [E] into blocks; each block ends with the episode that fills it."""
     full = min(LARGEST, max(SMALLEST, int(lengths.sum()) // AIM))
     found: list[Block] = []
     first = frames = 0
@@ -80,7 +80,7 @@ def blocks_of(lengths: Array) -> tuple[Block, ...]:
 Work = Callable[[Block], bytes]
 """Returns the content of a block's file."""
 Opener = Callable[[], Work]
-"""Opens model and data in a worker process; it is pickled."""
+"""Opens model and data in a worker process; the opener itself is pickled."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class BlockFiles:
             leftover.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Require every block's file, whole, and no other.
+        """Require a complete file for every block, and no other files.
 
         Raises:
             BadInputError: If a file is missing or damaged, or belongs to no block.
@@ -157,7 +157,8 @@ class Engine:
         name: Executor: `single`, processes of this machine with several threads each, or `ray`, workers of Ray Data
             (the extra `ray`).
         workers: Number of processes, which share the processor's cores; by default one, and with Ray one per core.
-        address: Ray's cluster, HOST:PORT or auto; by default one on this machine that ends with the call.
+        address: Address of Ray's cluster, HOST:PORT or auto; by default this call starts a cluster on this machine and
+            stops it at the end.
     """
 
     name: Annotated[Literal["single", "ray"], arg(name="engine")] = "single"
@@ -200,7 +201,7 @@ def work_through(
 
     Args:
         files: All blocks.
-        work: Computes a block in this process, with the model and data opened here.
+        work: Computes a block in this process, with the model and data that this process has opened.
         opener: Opens model and data in other processes and returns their `work`.
         engine: The processes that compute.
         title: Name of the work on the progress bar.
@@ -230,7 +231,7 @@ def work_through(
 
 
 def _finish(files: BlockFiles, work: Work, block: Block) -> int:
-    """Write the file of a block, unless it is there; return the block's frames. All engines come through here."""
+    """Write the file of a block, unless it is there; return the block's frames. All engines call this function."""
     name = files.name(block)
     if not files.path(block).is_file() or name not in digests_of(files.root):
         write_part(files.root, name, work(block))
@@ -263,7 +264,7 @@ def _in_threads(files: BlockFiles, work: Work, blocks: Sequence[Block], cores: i
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Let torch compute with one thread, since their number may change the last bits of a sum."""
+    """Let torch compute with one thread, since the number of threads may change the last bits of a sum."""
     before = _torch_threads()
     _set_torch_threads(1)
     try:
@@ -294,7 +295,7 @@ def _in_processes(files: BlockFiles, opener: Opener, workers: int, blocks: Seque
 
 
 _entered: list[tuple[BlockFiles, Work, int]] = []
-"""A worker process's own."""
+"""This worker process's files, work and number of cores, set by `_enter`."""
 
 
 def _enter(files: BlockFiles, opener: Opener, cores: int) -> None:
@@ -308,7 +309,7 @@ def _work_group(blocks: Sequence[Block]) -> int:
 
 
 class RayWorker:
-    """A worker of Ray Data, which passes it one block after the other.
+    """A worker of Ray Data, which passes it blocks one by one.
 
     Args:
         files: All blocks.
@@ -323,7 +324,7 @@ class RayWorker:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Finish the block `row["number"]`, unless a dead worker had finished it; bad input is returned, not raised.
 
-        Ray would repeat a call that raises at the start, and wrap the error.
+        If the call raised an error at the start, Ray would repeat the call and wrap the error.
         """
         try:
             return {"frames": _finish(self.files, self._work, self.files.blocks[row["number"]]), "error": ""}
@@ -349,18 +350,18 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
         require(has, "--engine ray", "none in the cluster", need, "start the cluster on machines that have them")
         most = min(engine.workers or has, len(blocks))
         context = data.DataContext.get_current()
-        context.enable_progress_bars = context.print_on_execution_start = False  # we have a bar of our own
+        context.enable_progress_bars = context.print_on_execution_start = False  # we have a progress bar of our own
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         rows = [{"number": block.number} for block in blocks]
         corpus = data.from_items(rows, override_num_blocks=min(len(rows), TASKS)).map(
             RayWorker,
             fn_constructor_args=(files, opener),
-            # The pool grows where the cluster does.
+            # The pool grows when the cluster grows.
             compute=data.ActorPoolStrategy(min_size=min(most, has), max_size=most, max_tasks_in_flight_per_actor=1),
             num_cpus=1,
             num_gpus=gpus or None,
-        )  # Ray starts workers that died again, and repeats what they were at
-        # Threads that prefetch would go on after the end.
+        )  # Ray restarts workers that died, and repeats their blocks
+        # Threads that prefetch would keep running after the end.
         with _ended(iter(corpus.iter_batches(batch_size=None, prefetch_batches=0))) as batches:
             for batch in batches:
                 for frames, error in zip(batch["frames"].tolist(), batch["error"].tolist(), strict=True):
@@ -373,7 +374,7 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
 def _ended(batches: Any) -> Iterator[Any]:
     """Close a generator of Ray Data's batches at the end, and wait for the thread that schedules their work.
 
-    Ray ends the whole process when a thread calls Ray after it has been stopped.
+    Ray ends the whole process when a thread calls Ray after Ray has been stopped.
     """
     try:
         yield batches
@@ -394,17 +395,17 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
 
     Args:
         address: HOST:PORT or auto; `None` starts one.
-        workers: Number of processors of a cluster that is started here.
+        workers: Number of processors of a cluster that this call starts.
 
     Yields:
         The module `ray`.
 
     Raises:
-        BadInputError: No cluster answers, or it refuses.
+        BadInputError: No cluster answers, or the cluster refuses the connection.
         MissingExtraError: Ray is not installed.
     """
     Engine("ray", workers, address).check()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user says so
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage data are sent unless the user asks for it
     ray = import_extra("ray", "ray")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     own = {"num_cpus": workers, "include_dashboard": False} if address is None else {}

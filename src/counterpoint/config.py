@@ -24,12 +24,12 @@ class FrozenConfig(BaseModel):
 
 
 def free(default: Any, **options: Any) -> Any:
-    """Return a pydantic field that may change when a run is continued, because it touches no parameter."""
+    """Return a pydantic field that may change when a run is continued, because it affects no learned parameter."""
     return Field(default, json_schema_extra={"free": True}, **options)
 
 
 def bound(config: BaseModel) -> Tree:
-    """Return, as JSON values, the settings that a continued run must share."""
+    """Return the settings that must stay the same when a run is continued, as JSON values."""
     tree = config.model_dump(mode="json")
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -77,7 +77,7 @@ def recipe_title(name: str) -> str:
 
 
 def override(tree: Tree, overrides: Mapping[str, Any]) -> Tree:
-    """Return a copy of `tree` with dotted keys set; unknown keys are left to `validate`."""
+    """Return a copy of `tree` with dotted keys set; unknown keys are reported by `validate`."""
     changed: Tree = json.loads(json.dumps(tree))
     for dotted, value in overrides.items():
         *sections, last = dotted.split(".")

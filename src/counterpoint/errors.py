@@ -1,4 +1,4 @@
-"""The error for bad input: its place, what was found there, what was expected, and a hint."""
+"""The error for bad input, which has four parts: its location, what was found, what was expected, and a hint."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ MOST_LISTED = 60
 
 @contextmanager
 def relocated(before: str, less: str = "") -> Iterator[None]:
-    """Put `before` in front of the location in every `BadInputError` of the block, and cut `less` off its end."""
+    """Prefix the location of every `BadInputError` from the block with `before`, and cut the suffix `less` off it."""
     try:
         yield
     except BadInputError as error:
@@ -119,7 +119,7 @@ def import_extra(module: str, extra: str) -> Any:
 
 
 def require_extras(needed: Mapping[str, str]) -> None:
-    """Raise a `MissingExtraError` unless all modules are installed that a command needs.
+    """Raise a `MissingExtraError` unless all modules that a command needs are installed.
 
     Args:
         needed: The modules, each with the extra that installs it.
@@ -130,7 +130,7 @@ def require_extras(needed: Mapping[str, str]) -> None:
 
 
 def usable_device(device: str | None) -> str:
-    """Return a device of this machine; a GPU by default where there is one.
+    """Return the name of a device that this machine has; by default a GPU, if there is one.
 
     Raises:
         BadInputError: The machine does not have the device.
@@ -144,7 +144,7 @@ def usable_device(device: str | None) -> str:
         place = torch.device(device)
         has = {"cpu": True, "cuda": (place.index or 0) < count, "mps": torch.backends.mps.is_available()}
         there = has.get(place.type, False)
-    except RuntimeError:  # no name of a device
+    except RuntimeError:  # not the name of a device
         there = False
     expected = f"cpu, or cuda:N with N below {count}" if count else "cpu, since there is no GPU"
     require(there, "--device", repr(device), expected, "leave it out")
@@ -152,9 +152,9 @@ def usable_device(device: str | None) -> str:
 
 
 def refused_by_the_system(error: Exception) -> BadInputError | None:
-    """Return the error of a file without permission, or of a full disk, as bad input; `None` for other failures."""
+    """Return missing permission, a full disk or too little memory as bad input; `None` for other failures."""
     number = getattr(error, "errno", None)
-    if re.search(FULL_DISK, str(error)):  # libraries such as safetensors and HDF5 report it in text alone
+    if re.search(FULL_DISK, str(error)):  # libraries such as safetensors and HDF5 report it only in the message
         number = errno.ENOSPC
     if isinstance(error, MemoryError) or number == errno.ENOMEM or re.search(NO_MEMORY, str(error)):
         hint = "use fewer workers or smaller batches, or free some, then run the same command again"
@@ -178,18 +178,18 @@ CONTINUES = "run the same command again to continue"
 
 @contextmanager
 def one_message(again: str = CONTINUES) -> Iterator[None]:
-    """End the process with one message: code 2 for errors that its user can mend, 130 for SIGINT, 143 for SIGTERM.
+    """End the process with one message: code 2 for errors that the user can correct, 130 for SIGINT, 143 for SIGTERM.
 
     Args:
         again: The message printed after a signal.
     """
 
     def terminate(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second SIGTERM ends the process at once
         raise Terminated
 
     def speak(arguments: threading.ExceptHookArgs) -> None:
-        error = arguments.exc_value  # of a tracker's thread, say, which raises it in the main one too
+        error = arguments.exc_value  # of an experiment tracker's thread, say; the main thread raises it too
         if not isinstance(error, Exception) or refused_by_the_system(error) is None:
             spoken(arguments)
 
@@ -236,4 +236,4 @@ REFUSALS = {
     errno.ENOSPC: ("no space left", "free some, then run the same command again"),
     errno.EDQUOT: ("a quota that is used up", "free some space, then run the same command again"),
 }
-"""What the system says, and what the user can do about it."""
+"""By the system's error number: the words for the problem, and what the user can do about it."""

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole: a reader sees the old or the new content, never a part."""
+"""Write files and folders atomically: a reader sees the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache_root() -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a small file; its folder is made when absent."""
+    """Replace a small file; its folder is created if absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _hidden(path)
     try:
@@ -35,17 +35,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 class Beside(TemporaryDirectory[str]):
-    """A hidden folder beside a path, in which the path's content is made; folders of killed processes are removed.
+    """A hidden folder next to a path, to prepare the path's content in; folders that killed processes left are removed.
 
     Args:
-        path: The path that the content will have; its parent folder is made when absent.
+        path: The path that the content will have; its parent folder is created if absent.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name}.building-"
         for old in path.parent.glob(f"{glob.escape(prefix)}*"):
-            with suppress(OSError):  # held by a process that lives, or gone, or a file system without locks
+            with suppress(OSError):  # in use by a running process, already removed, or on a file system without locks
                 lock = os.open(old, os.O_RDONLY)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,7 @@ class Beside(TemporaryDirectory[str]):
 
 
 def remove(path: Path) -> None:
-    """Remove a folder if it exists. It is renamed first, so that a kill leaves no half of it under its name."""
+    """Remove a folder if it exists, after renaming it, so that a kill leaves no partial folder under its name."""
     hidden = _hidden(path)
     with suppress(FileNotFoundError):
         path.rename(hidden)
@@ -74,7 +74,7 @@ def remove(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Put a file or a folder's entries on the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,5 +103,5 @@ def sha256_of(path: Path) -> str:
 
 
 def _hidden(path: Path) -> Path:
-    """Return a hidden name beside a path; it is random, because two machines may share the folder."""
+    """Return a hidden name next to a path; the name is random, because two machines may share the folder."""
     return path.with_name(f".{path.name}.{uuid4().hex[:12]}")

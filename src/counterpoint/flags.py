@@ -1,7 +1,7 @@
 """Types that decide how a function's parameters appear on the command line.
 
 A command is a function of the package; `counterpoint.cli.main` reads its parameters, defaults and docstring. A
-parameter is an option of its own name unless its type here says otherwise.
+parameter becomes an option of the same name unless its type, defined here, says otherwise.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Typed:
-    """A mark for a parameter that takes more from Python than from the command line.
+    """A mark for a parameter that accepts more types from Python than from the command line.
 
     Attributes:
         kind: The type on the command line.
-        default: The default on the command line, where it differs from the function's.
+        default: The default on the command line, if it differs from the function's default.
     """
 
     kind: Any
@@ -30,7 +30,7 @@ class Typed:
 
 
 def default_or_none(default: str) -> str:
-    """Return the help's words for a default, as `arg(help_behavior_hint=default_or_none)` of a tuple needs them."""
+    """Return the help text for the default of a tuple, for use in `arg(help_behavior_hint=default_or_none)`."""
     return f"(default: {default or 'none'})"
 
 

@@ -1,13 +1,14 @@
 """A folder that one process writes and any process reads: claimed, written part by part, verified and continued.
 
-FOLDER/.lock        held while a process writes; the operating system frees it when the process ends, however it does
-FOLDER/NOTE         JSON: the format, and what decides the content; a folder is continued only under the same
+FOLDER/.lock        held while a process writes; the operating system frees it however the process ends
+FOLDER/NOTE         JSON: the format and all values that decide the content; a continued folder must have the same
 FOLDER/SHA256SUMS   the journal: digest and name of each part, as `sha256sum --check SHA256SUMS` reads them
 
-A part is written beside its place and renamed, and its line follows it onto the disk. A kill at any moment leaves whole
-parts, perhaps one without its line, and at most one torn line. A part without a line of its own, or whose bytes are not
-those of its line, counts for nothing and is made again. A folder whose parts belong together, such as a model or a
-checkpoint, is sealed: all lines are written at once when the parts are there.
+A part is written under a temporary name and then renamed; its journal line is written after it. A process that is
+killed at any moment leaves complete parts, perhaps one of them without its line, and at most one torn line. A part that
+has no line of its own, or whose bytes do not match the digest in its line, is ignored and made again. A folder whose
+parts belong together, such as a model or a checkpoint, is sealed: all lines are written at once when all parts are
+there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.files import flush, read_object, sha256_of, write_atomically
 
 FORMAT = 3
-"""The version of the layout of runs, saved models and all folders that are claimed; 0.1 wrote format 2, 1 or none."""
+"""Format version of runs, saved models and all claimed folders; release 0.1 wrote format 2, 1 or none."""
 DIGESTS = "SHA256SUMS"
 _LOCK = ".lock"
 _LINE = re.compile(rb"([0-9a-f]{64})  (.+)")
@@ -44,7 +45,7 @@ def claim(
     begin: bool = True,
     discard: bool = False,
 ) -> IO[str]:
-    """Take a folder for this process, make it when absent, and remove what killed processes left half-written.
+    """Claim a folder for this process, create it if absent, and remove half-written files of killed processes.
 
     Args:
         folder: The folder.
@@ -53,14 +54,15 @@ def claim(
         what: The content, for messages: `embeddings`.
         does: The work of a process in the folder, for messages: `embeds`.
         hint: Advice to a caller whose identity differs.
-        begin: Write the note of a new folder, which has to be empty. Otherwise the caller writes the note later.
+        begin: True writes the note of a new folder, which has to be empty; with False the caller writes the note later.
         discard: Remove the content of a folder with another identity, and begin anew.
 
     Returns:
         The open lock: closing it frees the folder.
 
     Raises:
-        BadInputError: When another process has the folder, or it holds something else or files of another version.
+        BadInputError: When another process holds the folder, or the folder holds other content or another version's
+            files.
     """
     path, expected = folder / note, "a new folder, or one to continue"
     require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", hint)
@@ -90,11 +92,11 @@ def claim(
 
 
 def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
-    """Lock a file, made when absent, for this process.
+    """Lock a file for this process; the file is created if absent.
 
     Args:
         file: The file.
-        does: The work that the lock is for, for the message: `trains`.
+        does: The work that needs the lock, for the message: `trains`.
         wait: Wait for another process instead of refusing.
 
     Returns:
@@ -116,7 +118,7 @@ def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
             raise BadInputError(file.parent, f"a run that process {holder} {does}", "a free folder", hint) from None
         if file.exists() and os.path.samestat(os.fstat(held.fileno()), file.stat()):
             break
-        held.close()  # the process that had it has removed the folder
+        held.close()  # the previous holder has removed the folder
     held.truncate(0)
     held.write(str(os.getpid()))
     held.flush()
@@ -124,7 +126,7 @@ def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
 
 
 def require_format(where: Path, found: object, what: str) -> None:
-    """Refuse files that another version of this package wrote; formats are compared, not guessed.
+    """Refuse files that another version of this package wrote, by their format number.
 
     Raises:
         BadInputError: The formats differ; the hint says what to do.
@@ -144,8 +146,8 @@ def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], w
 
 
 def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Return the first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
-    keys = sorted({**now, **then}, key=lambda key: key != "name")  # a name says more than the settings under it
+    """Return the first key, dotted, at which two trees differ, with its two values; `None` if they are equal."""
+    keys = sorted({**now, **then}, key=lambda key: key != "name")  # `name` first: it says most
     for key in keys:
         old, new = then.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -157,24 +159,24 @@ def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[s
 
 
 def write_part(folder: Path, name: str, content: bytes) -> None:
-    """Write a part and its line in the journal; any process may call this for the process that claimed the folder."""
+    """Write a part and its journal line; any process may call this on behalf of the process that claimed the folder."""
     write_atomically(folder / name, content)
     append(folder, {name: hashlib.sha256(content).hexdigest()})
 
 
 def append(folder: Path, digests: Mapping[str, str]) -> None:
-    """Append lines to the journal, for parts that are on the disk.
+    """Append journal lines for parts that are already on the disk.
 
     Args:
         folder: The folder.
-        digests: Digests by the name of the part.
+        digests: The digest of each part, by the part's name.
     """
     lines = _lines(digests)
     descriptor = os.open(folder / DIGESTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            lines = b"\n" + lines  # a torn line spoils no other
+            lines = b"\n" + lines  # so that a torn line damages no other line
         while lines:
             lines = lines[os.write(descriptor, lines) :]
         os.fsync(descriptor)
@@ -183,7 +185,7 @@ def append(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def seal(folder: Path, names: Iterable[str]) -> None:
-    """Write a journal with exactly the lines of these files, which are put on the disk first."""
+    """Flush these files to the disk, then write a journal that has exactly their lines."""
     digests = {}
     for name in sorted(names):
         flush(folder / name)
@@ -197,7 +199,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 def mend(folder: Path) -> set[str]:
-    """Read every part, keep the journal's lines of whole parts, in order, and return the names of these parts."""
+    """Read every part, reduce the journal to the sorted lines of whole parts, and return the names of these parts."""
     noted = sorted(digests_of(folder).items())
     whole = {name: digest for name, digest in noted if (folder / name).is_file() and sha256_of(folder / name) == digest}
     content = _lines(whole)
@@ -207,10 +209,10 @@ def mend(folder: Path) -> set[str]:
 
 
 def check_part(folder: Path, name: str, hint: str, *, read: bytes | None = None) -> Path:
-    """Return a part's path after its bytes, or those that were read from it, were compared with its digest.
+    """Check a part, or the bytes `read` from it before, against its digest; return the part's path.
 
     Raises:
-        BadInputError: When the part is missing, has no digest, or has another one.
+        BadInputError: When the part is missing, has no digest, or does not match it.
     """
     path, journal = folder / name, folder / DIGESTS
     for file in (journal, path):
@@ -223,7 +225,7 @@ def check_part(folder: Path, name: str, hint: str, *, read: bytes | None = None)
 
 
 def read_part(folder: Path, name: str, hint: str) -> bytes:
-    """Return a part's bytes, compared with its digest as they were read; errors as `check_part`."""
+    """Return a part's bytes after a check against its digest; raises the errors of `check_part`."""
     content = (folder / name).read_bytes() if (folder / name).is_file() else b""
     check_part(folder, name, hint, read=content)
     return content

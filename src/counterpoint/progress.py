@@ -1,6 +1,6 @@
-"""Progress of long work: on a terminal a line that is redrawn, elsewhere a new line now and then.
+"""Progress of long work: one line that is redrawn on a terminal, new lines at intervals elsewhere.
 
-The number done, the rate and the time left come first: where a line is too long, its end is cut.
+The number done, the rate and the time left come first, because a line that is too long is cut at its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 LONG = 600.0
-"""Seconds beyond which work says how long it will take."""
+"""Work that takes longer than this many seconds says how long it will take."""
 _BAR = 10  # columns of the bar
 _TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as known
 
@@ -30,8 +30,8 @@ class ProgressBar:
         unit: Name of a unit, in the plural.
         done: Number of units that an interrupted run had done.
         every: Seconds between lines where the output is no terminal.
-        shown: False shows nothing; for all but one of several processes that do the same work.
-        shorten: The key that makes the work shorter, such as `--train.steps`, which work of over ten minutes names.
+        shown: False shows nothing; use it in all but one of several processes that do the same work.
+        shorten: The option that shortens the work, such as `--train.steps`; work of over ten minutes suggests it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ProgressBar:
         shown: bool = True,
         shorten: str = "",
     ) -> None:
-        self.console = Console(file=sys.stderr)  # this stream also while others redirect
+        self.console = Console(file=sys.stderr)  # keep this stream even if others redirect stderr
         self._title, self._total, self._unit, self._every = title, total, unit, every
         self._drawn, self._lines = shown and self.console.is_terminal, shown and not self.console.is_terminal
         self._first, self._done, self._note = done, done, ""

@@ -59,7 +59,7 @@ class LazyTable(Mapping[str, Any]):
         point = self._others[name]
         try:
             return point.load()
-        except Exception as error:  # a module raises whatever its code does
+        except Exception as error:  # importing a module may raise anything
             package = point.dist.name if point.dist else "an installed package"
             where, found = f"{self.what} {name!r} of {package}", f"{point.value} ({type(error).__name__}: {error})"
             hint = f"repair or uninstall {package}"
@@ -82,10 +82,10 @@ class LazyTable(Mapping[str, Any]):
         Args:
             name: The name.
             where: The file, key or argument that holds it.
-            found: The name in words for the message; by default what the table holds and the name.
+            found: The name in words for the message; by default the kind of object (`what`) and the name.
 
         Raises:
-            BadInputError: The name is unknown (the nearest one is suggested), or as for `table[name]`.
+            BadInputError: The name is unknown (the nearest one is suggested), or its package cannot be imported.
         """
         require_known(name, self, where, found or f"{self.what} {name!r}")
         return self[str(name)]

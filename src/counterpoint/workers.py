@@ -38,8 +38,8 @@ def worker_pool(
         BadInputError: A worker died.
     """
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _enter_worker, (enter, arguments))
-    # Let it start all workers before it watches them. A worker that dies while another one starts would crash the
-    # thread that watches, and one that starts later would not be watched before the next result.
+    # Let the pool start all workers before it watches them. A worker that dies while another one starts would crash the
+    # watching thread, and a worker that starts later would not be watched before the next result.
     pool._safe_to_dynamically_spawn_children = False  # type: ignore[attr-defined]
     try:
         yield pool
@@ -48,12 +48,12 @@ def worker_pool(
         raise BadInputError("workers", "a worker process that died", "workers that live to the end", hint) from None
     finally:
         for process in list((pool._processes or {}).values()):
-            process.terminate()  # what is not finished is done again
+            process.terminate()  # unfinished work is repeated when the call is repeated
         pool.shutdown(cancel_futures=True)
 
 
 def _enter_worker(enter: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
-    """Leave Ctrl-C to the parent, and exit when it does, since a killed parent cannot stop its workers."""
+    """Leave Ctrl-C to the parent, and exit when the parent exits, since a killed parent cannot stop its workers."""
 
     def exit_with_parent() -> None:
         parent = multiprocessing.parent_process()
@@ -67,7 +67,7 @@ def _enter_worker(enter: Callable[..., object] | None, arguments: tuple[Any, ...
         enter(*arguments)
 
 
-# Ctrl-C is the parent's: without its line of `signal`, a worker that is still importing would print a traceback.
+# The parent handles Ctrl-C: without the line with `signal`, a worker that is still importing would print a traceback.
 _SERVE = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,16 +83,15 @@ def in_worker(
     expected: str = "readable media",
     hint: str = "replace the file, or remove it",
 ) -> Result:
-    """Run `function(*args)` in a fresh process that may die: a damaged file or a full disk can crash a C library.
+    """Run `function(*args)` in a new process, because a damaged file or a full disk can crash a C library.
 
-    The process imports the function and not the script that calls, which therefore needs no `if __name__ ==
-    "__main__":`.
+    The process imports only the function, not the calling script; so the script needs no `if __name__ == "__main__":`.
 
     Args:
-        function: A picklable function; its exceptions are raised here.
+        function: A picklable function; its exceptions are raised in the caller.
         args: The function's arguments; if the first is a path, it names the input in the error.
-        timeout: Seconds that the function may take, without its process's start, before the process is killed; `None`
-            for no limit.
+        timeout: Seconds that the function may take before its process is killed, not counting the start of the process;
+            `None` for no limit.
         expected: The `expected` of the error's message.
         hint: The `hint` of the error's message.
 
@@ -112,7 +111,7 @@ def in_worker(
     try:
         with suppress(BrokenPipeError), request:
             pickle.dump((function, args), request)
-        os.read(process.stdout.fileno(), 1)  # it has started; how long that takes says nothing about the media
+        os.read(process.stdout.fileno(), 1)  # wait for the start: how long it takes says nothing about the media
         answer, _ = process.communicate(timeout=timeout)
         if process.returncode == 0:
             result, error = pickle.loads(answer)
@@ -134,14 +133,14 @@ def serve() -> None:
     """Carry out the request that standard input holds, and write the answer to the original standard output."""
     function, args = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as pipe:
-        os.dup2(2, 1)  # whatever the function prints
+        os.dup2(2, 1)  # so that prints of the function go to standard error
         pipe.write(b".")
         pipe.flush()
         answer: tuple[Any, Exception | None]
         try:
             answer = (function(*args), None)
-        except Exception as error:  # whatever it is, it is raised in the caller
+        except Exception as error:  # any exception is raised in the caller
             answer = (None, error)
-        with suppress(BrokenPipeError):  # the caller is gone
+        with suppress(BrokenPipeError):  # the caller may have ended
             pickle.dump(answer, pipe)
             pipe.flush()

@@ -235,6 +235,7 @@ def test_the_seed_decides_everything(name: str) -> None:
     assert not torch.equal(one["actor.body.weights.0"], other["actor.body.weights.0"])
 
 
+@pytest.mark.slow
 def test_td_infonce_learns_to_steer_a_point_to_its_goal() -> None:
     agent = small_agent("td_infonce", hidden=(64, 64), discount=0.9, actor_lr=2e-3, critic_lr=2e-3)
     draws = np.random.default_rng(0)

@@ -133,7 +133,13 @@ def test_instances_and_functions_are_evaluated_in_and_filmed(online_run: Path) -
         assert found["env"]["name"] == name
 
 
-@pytest.mark.parametrize("name", AGENTS)
+QUICK = ("td_infonce", "gcbc", "decision_transformer")
+"""Agents whose offline data differ: transitions, relabelled goals, sequences."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in AGENTS]
+)
 def test_every_agent_trains_on_recorded_data(name: str, maze: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_agent(name, out, OFFLINE, data=str(maze), env="PointMaze_UMaze-v3")

@@ -102,7 +102,7 @@ def test_siglip_is_built_at_any_size() -> None:
     assert encoder.image_size == 32
 
 
-@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+@pytest.mark.parametrize("suffix", [pytest.param("pt", marks=pytest.mark.slow), "safetensors"])
 def test_a_local_checkpoint_of_open_clip_is_loaded(tmp_path: Path, suffix: str) -> None:
     from safetensors.torch import save_file
 

@@ -125,7 +125,13 @@ def test_two_passes_of_one_network_are_one_pass_over_both_cameras(make: Any) -> 
 
 @pytest.mark.parametrize(
     "settings_of",
-    [{}, {"keys": "random"}, {"keys_per_layer": True}, {"keys": "random", "keys_per_layer": True}, {"levels": "last"}],
+    [
+        {"keys": "random", "keys_per_layer": True},
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in ({}, {"keys": "random"}, {"keys_per_layer": True}, {"levels": "last"})
+        ),
+    ],
 )
 def test_training_smoke(settings_of: dict[str, Any]) -> None:
     torch.manual_seed(0)

@@ -41,6 +41,7 @@ def spent(planner: Any, chosen: list[Array]) -> float:
     return float(costs(START, np.array(chosen)[None])[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -136,6 +136,7 @@ def test_bad_configurations_are_told(change: dict[str, object], message: str) ->
         OccupancyConfig.model_validate({**OccupancyConfig().model_dump(), **change})
 
 
+@pytest.mark.slow
 def test_expected_gradients_leave_no_error_and_the_printed_factor_leaves_the_one_foretold() -> None:
     grid, discount, size = GridWorld(3, 2), 0.7, 16
     settings = [Setting(0.03, "decayed")]

@@ -19,6 +19,7 @@ from tests.data.reading import read_episode
 from tests.policies.demos import demonstrations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [

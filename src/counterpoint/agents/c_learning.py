@@ -1,13 +1,13 @@
-"""C-learning: classify by temporal differences where a goal-conditioned policy will be, and reach goals with it.
+"""C-learning: learn a classifier of a policy's future states by temporal differences, and reach goals with it.
 
 Eysenbach, Salakhutdinov and Levine, "C-Learning: Learning to Achieve Goals via Recursive Classification", ICLR 2021;
-a baseline of TD InfoNCE, built as a contrastive RL agent there. With C = sigmoid(f), f = phi(s, a) . psi(s+)::
+a baseline of TD InfoNCE, implemented as a contrastive RL agent. With C = sigmoid(f), f = phi(s, a) . psi(s+)::
 
     critic   - (1 - gamma) log C(s, a, s') - gamma w log C(s, a, g) - log(1 - C(s, a, g)),  g ~ p(s+)
-             w = sg C / (1 - C) at (s', a', g) of the target's lesser twin, at most `weight_limit`; a' ~ pi(. | s', g)
+             w = sg C / (1 - C) at (s', a', g), minimum of the target twins, at most `weight_limit`; a' ~ pi(. | s', g)
     actor    - E_{a ~ pi(. | s, g)} min over twins f(s, a, g)
 
-The policy is commanded to reach the state that is classified, so that phi does not read the command.
+The policy is commanded to reach the state that is classified, so that phi does not need to read the commanded goal.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from counterpoint.objectives.c_learning import c_learning_loss
 
 
 class CLearningConfig(ContrastiveRLConfig):
-    """Contrastive RL's settings at TD InfoNCE's network sizes; its logits, too, must leave [-1, 1].
+    """Settings of C-learning: those of contrastive RL, with TD InfoNCE's network sizes.
+
+    As in contrastive RL, representations are not normalised, since logits must be able to leave [-1, 1].
 
     Attributes:
-        tau: Rate of the target's soft update.
-        actor_goals: Random goals, for which the classifier's weights are computed.
-        weight_limit: The greatest w; 20 in the authors' code.
-        self_normalised: Divide w by its mean over the batch, as TD InfoNCE's Appendix E.3 tries.
+        tau: Rate of the target network's soft update.
+        actor_goals: Goals of the actor loss: `random`, as for the critic's weights w, `future`, or `half` of each.
+        weight_limit: Maximum of the weights w; 20 in the authors' code.
+        self_normalised: Divide w by its mean over the batch, as in Appendix E.3 of TD InfoNCE.
     """
 
     tau: float = Field(default=0.005, gt=0, le=1)
@@ -43,19 +45,19 @@ class CLearningConfig(ContrastiveRLConfig):
 
 
 class CLearning(ContrastiveAgent):
-    """TD NCE with one future state for each situation."""
+    """The C-learning agent: temporal-difference NCE with one future state for each situation (s, a)."""
 
     name = "c_learning"
     config: CLearningConfig
     critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare critic, actor and target."""
+        """Declare critic, actor and target network."""
         super().build(weights)
         self.target_critic = self.target("critic", self.critic, self.config.tau)
 
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
-        """Classify next states against random ones; log w is the target's logit at the next state, clipped."""
+        """Return the loss of classifying next against random states; log w is the target's clipped logit there."""
         goal = features["random_goal"]
         phi = self.critic.encode_actions(features["observation"], features["action"])
         psi_next, psi_random = self.critic.encode_futures(torch.cat([features["next_goal"], goal])).chunk(2, dim=1)

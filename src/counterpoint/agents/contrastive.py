@@ -1,12 +1,12 @@
-"""The base of contrastive agents: a twin critic f = phi . psi and a policy that raises it.
+"""The base of contrastive agents: a twin critic f = phi . psi and a policy that maximises it.
 
-One update takes both gradients at the old parameters, then steps both, then moves the target where there is one::
+One update computes both gradients at the old parameters, then steps both optimisers, then moves the target, if any::
 
     critic loss (old critic, old policy, old target)  ->  Adam  ->  new critic  ->  target += tau (critic - target)
     actor loss  (old critic, old policy)              ->  Adam  ->  new policy
 
-An agent composes three parts: its `critic_loss`, an actor's objective of `ACTOR_OBJECTIVES`, and, where its critic
-bootstraps, a target declared in `build`. See `td_infonce.py` first.
+An agent consists of three parts: its `critic_loss`, an actor's objective of `ACTOR_OBJECTIVES`, and, if its critic
+bootstraps, a target network declared in `build`. See `td_infonce.py` first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from counterpoint.objectives.contrastive_rl import reaching_rows
 from counterpoint.objectives.td_infonce import cloned_actor_loss, goal_reaching_rows
 
 CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]
-"""A critic's loss, its metrics, and psi of the keys of the batch that it encoded."""
+"""A critic's loss, its metrics, and psi of those keys of the batch that the loss has encoded."""
 
 
 class ActorObjective(NamedTuple):
-    """An actor's objective, to be minimised: a score of phi and psi, [2, B, D] each, and each row's cost."""
+    """An actor's objective, to be minimised: `score` of phi and psi [2, B, D], and `cost` of each row of scores."""
 
     score: Callable[[Tensor, Tensor], Tensor]
     cost: Callable[[Tensor], Float[Tensor, " B"]]
@@ -42,24 +42,24 @@ ACTOR_OBJECTIVES = {
     "softmax": ActorObjective(pairs, goal_reaching_rows),
     "logit": ActorObjective(matched, reaching_rows),
 }
-"""The actors' objectives by name: TD InfoNCE's (Eq. 11) contrasts a row's goal with the batch's; contrastive RL's does
-not."""
+"""The actors' objectives by name: that of TD InfoNCE (Eq. 11) contrasts a row's goal with the batch's goals; that of
+contrastive RL does not."""
 
 
 class ContrastiveConfig(AgentConfig):
     """Settings of a contrastive agent; the defaults are TD InfoNCE's Table 2.
 
     Attributes:
-        representation: d, the length of phi and psi.
+        representation: Number of dimensions of the critic's representations phi and psi (d).
         normalise: Scale phi and psi to unit length.
-        temperature: Divisor of their product.
-        critic_init: Initial weights of phi and psi, see `networks.initialise`.
-        actor_lr: Adam's rate for the policy.
-        critic_lr: Adam's rate for phi and psi.
-        actor_objective: The policy's objective: `softmax` maximises the log-probability of its own goal among those of
-            the batch (TD InfoNCE, Eq. 11), `logit` the critic's value of its own goal alone (contrastive RL).
-        actor_goals: Goals of the actor loss: `random` (online), `future` (offline, Table 3), `half` of each.
-        behaviour_cloning: lambda of Appendix D.3, the share of behaviour cloning in the actor loss (offline .1).
+        temperature: Divisor of the product of phi and psi.
+        critic_init: Initial weights of phi and psi; see `networks.initialise`.
+        actor_lr: Adam's learning rate for the policy.
+        critic_lr: Adam's learning rate for the critic (phi and psi).
+        actor_objective: The policy's objective: `softmax` maximises the log-probability of a row's goal among the goals
+            of the batch (TD InfoNCE, Eq. 11), `logit` only the critic's value for the row's goal (contrastive RL).
+        actor_goals: Goals of the actor loss: `random` (online), `future` (offline, Table 3), or `half` of each.
+        behaviour_cloning: Share of behaviour cloning in the actor loss (lambda of Appendix D.3; offline .1).
         tail: Treatment of futures beyond the end of an episode.
     """
 
@@ -80,12 +80,12 @@ class ContrastiveAgent(Agent):
 
     config: ContrastiveConfig
     goal_conditioned: ClassVar[bool] = False
-    """True where phi reads the goal that the policy is commanded to reach."""
+    """True if phi reads the goal that the policy is commanded to reach."""
     critic_reads: ClassVar[frozenset[str]]
     """Keys of the batch that the critic loss reads."""
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare critic and actor; an agent that bootstraps adds its target."""
+        """Declare critic and actor; agents that bootstrap add a target network."""
         config, spaces = self.config, self.spaces
         critic = ContrastiveCritic(
             spaces,
@@ -106,20 +106,20 @@ class ContrastiveAgent(Agent):
 
     @abstractmethod
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
-        """Return the critic's loss; `features` come from `features`, the batch holds `next_noise` [B, A] too."""
+        """Return the critic's loss from the result of the method `features` and a batch with `next_noise` [B, A]."""
 
     def actor_loss(
         self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor], known: Mapping[str, Float[Tensor, "2 B D"]]
     ) -> Float[Tensor, ""]:
-        """Return (1 - lambda) E_{a ~ pi}[objective] + lambda behaviour cloning; gradients reach the policy alone.
+        """Return (1 - lambda) E_{a ~ pi}[objective] + lambda behaviour cloning; gradients reach only the policy.
 
-        Continuous actions are sampled through noise. Discrete ones are summed out exactly,
-        sum_a pi(a | s, g) objective(s, a, g), and cloned by -log pi(a_data | s, g).
+        Continuous actions are sampled from noise. For discrete actions the expectation is computed exactly,
+        sum_a pi(a | s, g) objective(s, a, g), and the cloning loss is -log pi(a_data | s, g).
 
         Args:
             features: The result of `features`.
-            batch: The batch, with `actor_noise` [M, A]: M = B rows, or 2 B where `actor_goals` is `half`.
-            known: psi of the keys that the critic loss has encoded already.
+            batch: The batch, with `actor_noise` [M, A]: M = B rows, or 2 B if `actor_goals` is `half`.
+            known: psi of the keys that the critic loss has already encoded.
         """
         keys, share, critic = self.actor_keys, self.config.behaviour_cloning, self.critic
         observation = torch.cat([features["observation"]] * len(keys)).detach()
@@ -159,7 +159,7 @@ class ContrastiveAgent(Agent):
         return -empty.exponential_(generator=generator).log() if discrete else empty.normal_(generator=generator)
 
     def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the batch as the critic reads it: states as they are, images as features, actions as vectors."""
+        """Return the batch as the critic's inputs: states unchanged, images as features, actions as vectors."""
         return self.critic.features(batch, sorted(self.reads - {"action"}))
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:

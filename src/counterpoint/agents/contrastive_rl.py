@@ -1,15 +1,15 @@
-"""Contrastive RL: classify a situation's own future among others' futures; act so that the goal is the likeliest one.
+"""Contrastive RL: learn which futures belong to which situation (s, a); act to make the goal the most likely future.
 
 Eysenbach, Zhang, Levine and Salakhutdinov, "Contrastive Learning as Goal-Conditioned Reinforcement Learning", NeurIPS
 2022; the Monte Carlo baseline of TD InfoNCE (its Eq. 6). With F[i, j] = phi(s_i, a_i) . psi(g_j), where g_i is a
-future of transition i, k steps on with k geometric::
+state k steps after transition i, with k geometric::
 
     critic, InfoNCE   CE(F, I) + c mean_i logsumexp_j(F[i, j])^2
     critic, NCE       binary cross entropy of F against I, mean over all entries
     actor             - E_{a ~ pi(. | s, g)} min over twins phi(s, a) . psi(g)
 
-There is no target network: nothing bootstraps. The authors add an adaptive entropy bonus to the actor where it reads
-images; this actor, as TD InfoNCE's, has none.
+There is no target network, since nothing bootstraps. For images the authors add an adaptive entropy bonus to the actor;
+this actor, like that of TD InfoNCE, has none.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from counterpoint.objectives.td_infonce import mc_infonce_loss
 
 
 class ContrastiveRLConfig(ContrastiveConfig):
-    """Settings: the authors' where the loss needs them; network sizes of TD InfoNCE, for a fair comparison (D.5).
+    """Settings of contrastive RL: the authors' where the loss needs them, with TD InfoNCE's network sizes (D.5).
 
-    Products of unit vectors at temperature 1 lie in [-1, 1], too narrow for a classifier's logits, so representations
-    are not normalised.
+    The sizes make comparisons fair. Products of unit vectors at temperature 1 lie in [-1, 1], which is too narrow for a
+    classifier's logits, so representations are not normalised.
 
     Attributes:
-        representation: d = 64, as in the authors' code.
-        critic_init: Glorot's initial weights, as in the authors' code; their policy begins as TD InfoNCE's.
-        actor_lr: Adam's rate for the policy, equal to the critic's.
-        actor_objective: The policy's objective: only the logit of its own goal.
+        representation: Number of dimensions of phi and psi (d); 64 in the authors' code.
+        critic_init: Initial weights of phi and psi: Glorot's, as in the authors' code. The policy's initial weights are
+            as in TD InfoNCE.
+        actor_lr: Adam's learning rate for the policy, equal to the critic's.
+        actor_objective: The policy's objective: `logit`, the critic's value for the row's goal, or `softmax`.
     """
 
     representation: int = Field(default=64, ge=1)
@@ -53,7 +54,8 @@ class ContrastiveRLInfoNCEConfig(ContrastiveRLConfig):
     """Settings with the InfoNCE loss.
 
     Attributes:
-        logsumexp_penalty: c, which keeps the rows' free constant near 0; the authors' code has 0.01, the paper none.
+        logsumexp_penalty: Weight of the penalty that keeps each row's free constant near 0 (c); 0.01 in the authors'
+            code, not in the paper.
     """
 
     logsumexp_penalty: float = Field(default=0.01, ge=0)
@@ -67,7 +69,7 @@ class _ContrastiveRL(ContrastiveAgent):
         """Return the loss of the logits of all pairs."""
 
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
-        """Contrast every situation with every future of the batch."""
+        """Return the loss of contrasting every situation with every future of the batch."""
         phi = self.critic.encode_actions(features["observation"], features["action"])
         psi = self.critic.encode_futures(features["future_goal"])
         logits = pairs(phi, psi)
@@ -81,7 +83,7 @@ class ContrastiveRLInfoNCE(_ContrastiveRL):
     config: ContrastiveRLInfoNCEConfig
 
     def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
-        """Return Eq. 6 of TD InfoNCE plus the penalty on the rows' normalisers."""
+        """Return Eq. 6 of TD InfoNCE plus the penalty on the rows' normalising constants."""
         return mc_infonce_loss(logits) + logsumexp_penalty(logits, self.config.logsumexp_penalty)
 
 

@@ -1,19 +1,19 @@
-"""DDPG + HER: a deterministic actor-critic that learns from failures as successes at other goals.
+"""DDPG + HER: a deterministic actor-critic that treats failures as successes at other goals.
 
 Hindsight Experience Replay (Andrychowicz et al., 2017) on DDPG (Lillicrap et al., 2016); a baseline of TD InfoNCE
-(section 4.1). A share of the batch's commanded goals is replaced by futures of the same episode, and the reward is
-computed anew:
+(section 4.1). A share of the batch's commanded goals is replaced by future states of the same episode, and the reward
+is recomputed:
 
-    r(s', g) = 0 where ||m(s') - g|| <= success distance, else -1        m(s') the goal coordinates of s'
+    r(s', g) = 0 if ||m(s') - g|| <= success distance, else -1           m(s') the goal coordinates of s'
     y        = clip(r + gamma Qbar(s', pibar(s', g), g), -1 / (1 - gamma), 0)
     L(Q)     = E[ (Q(s, a, g) - y)^2 ]
     L(pi)    = - E[ Q(s, pi(s, g), g) ] + c E[ ||u(s, g)||^2 / A ],      pi = tanh(u)
 
-Qbar, pibar are moving averages; the clip is the range of returns that the reward allows. Success does not end an
-episode, so `terminated` is not read. The last term keeps u, the action before its tanh, where tanh still has a slope
-(OpenAI baselines penalise the squashed action instead, which this bounds too). While collecting: Gaussian noise of
-0.2, and with probability 0.3 a uniform action. HER samples futures uniformly from the rest of the episode;
-`future_discount` near 1 comes close. HER normalises inputs by their running moments, which is left to the data here.
+Qbar and pibar are moving averages; y is clipped to the range of possible returns. Success does not end an episode, so
+`terminated` is not read. The last term keeps u, the action before its tanh, in the range where tanh has a slope (OpenAI
+baselines penalise the squashed action instead, which this term bounds too). Collection adds Gaussian noise of 0.2, and
+with probability 0.3 takes a uniform action. HER samples futures uniformly from the rest of the episode, which
+`future_discount` near 1 approximates. HER normalises inputs by running moments; here the data should be normalised.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class DDPGHERConfig(AgentConfig):
     """Settings of DDPG + HER: the HER paper's, with TD InfoNCE's hidden layers.
 
     Attributes:
-        relabel: Share of goals replaced by futures; k = 4 futures per commanded goal is 0.8.
-        future_discount: gamma of the futures' distribution.
-        actor_lr: Adam's rate for the policy.
-        critic_lr: Adam's rate for Q.
-        tau: Rate of the targets' soft update.
-        action_penalty: c.
-        exploration_noise: Standard deviation of the noise while collecting, in units of the action box's half-width.
-        exploration_random: Probability of a uniform action instead of the policy's while collecting.
+        relabel: Share of goals replaced by future states; HER's 4 futures per commanded goal (k = 4) are 0.8.
+        future_discount: Discount of the geometric distribution that futures are sampled from.
+        actor_lr: Adam's learning rate for the policy.
+        critic_lr: Adam's learning rate for Q.
+        tau: Rate of the target networks' soft update.
+        action_penalty: Weight of the penalty on the action before its tanh (c).
+        exploration_noise: Standard deviation of the noise in collection, in units of the action box's half-width.
+        exploration_random: Probability of a uniform action instead of the policy's action in collection.
     """
 
     relabel: float = Field(default=0.8, ge=0, le=1)
@@ -57,12 +57,12 @@ class DDPGHERConfig(AgentConfig):
 
 
 def hindsight_goals(goal: Tensor, future_goal: Tensor, relabelled: Bool[Tensor, " B"]) -> Tensor:
-    """Return futures where `relabelled`, commanded goals elsewhere; [B, G] or images [B, H, W, C]."""
+    """Return `future_goal` in rows with `relabelled`, `goal` in other rows; [B, G] or images [B, H, W, C]."""
     return torch.where(relabelled.reshape(-1, *[1] * (goal.dim() - 1)), future_goal, goal)
 
 
 def hindsight_reward(next_goal: Tensor, goal: Tensor, success_distance: float) -> Float[Tensor, " B"]:
-    """Return 0 where the next state is within `success_distance` of the goal, else -1; images compare by pixels."""
+    """Return 0 if the next state is within `success_distance` of the goal, else -1; images are compared by pixels."""
     apart: Tensor = torch.linalg.vector_norm((next_goal.float() - goal.float()).flatten(1), dim=1)
     return (apart <= success_distance).float() - 1
 
@@ -83,7 +83,7 @@ class DDPGHER(Agent):
     config: DDPGHERConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare policy, Q and their targets."""
+        """Declare policy, Q and their target networks."""
         config, A = self.config, self.spaces.action
         actor = SituationMLP(self.spaces, config.hidden, A, weights)
         critic = SituationMLP(self.spaces, config.hidden, 1, weights, actions=A)
@@ -93,7 +93,7 @@ class DDPGHER(Agent):
         self.actor, self.target_actor = self.tracked("actor", actor, config.actor_lr, config.tau)
 
     def sampling(self) -> Spec:
-        """Return the keys, with futures at `future_discount`."""
+        """Return the spec of a batch, with futures sampled at `future_discount`."""
         return Spec.transitions(self.reads, discount=self.config.future_discount)
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ class DDPGHER(Agent):
         }
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Return the policy's action; when exploring, with added noise or replaced by a uniform action."""
+        """Return the policy's action; with exploration, noise is added or the action is replaced by a uniform one."""
         action = torch.tanh(self.actor(observation, goal)[0])
         if explore is None:
             return action

@@ -1,18 +1,18 @@
 """Decision transformer: behaviour cloning of whole histories, conditioned on a return and a goal.
 
 Decision Transformer: Reinforcement Learning via Sequence Modeling (Chen et al., 2021); a baseline of TD InfoNCE's
-offline table (Table 1). The last K steps of an episode are 3 K tokens under a causal mask,
+offline table (Table 1). The last K steps of an episode give 3 K tokens under a causal mask,
 
     (R_1, g), s_1, a_1, (R_2, g), s_2, a_2, ..., (R_K, g), s_K, a_K,      R_t = sum over t' >= t of the data's rewards
 
-each a linear map of its content plus an embedding of the time in the episode. The action is read off the token of its
-state, which sees everything before and no action of its own step:
+each a linear map of its content plus an embedding of the time in the episode. The action is predicted at the token of
+its state, which sees all earlier tokens but not the action of the same step:
 
     L = E[ ||a_t - tanh(W h(s_t))||^2 / A ]   over the steps that exist (episodes younger than K are padded on the left)
 
-The goal is the one the episode was commanded to reach; the original has none. When acting, the agent does not observe
-the remaining return: it starts at `target_return` and changes by `-step_reward` with each step, which is right as long
-as the goal has not been reached (0 for rewards of 0 and 1, -1 for rewards of -1 and 0).
+The goal is the one that the episode was commanded to reach; the original has no goals. When acting, the agent does not
+observe the remaining return: the return starts at `target_return` and changes by `-step_reward` with each step. This is
+right until the goal is reached, with `step_reward` 0 for rewards of 0 and 1, and -1 for rewards of -1 and 0.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ SEQUENCE = ("sequence_observation", "sequence_action", "sequence_return", "seque
 
 
 class DecisionTransformerConfig(AgentConfig):
-    """Settings of the decision transformer: its authors' for control from states.
+    """Settings of the decision transformer: the authors' values for control from states.
 
     Attributes:
-        context: K, the number of steps in the history.
+        context: Number of steps in the history (K).
         width: Width of a token; `hidden` is not used.
         layers: Number of transformer layers.
-        heads: Attention heads in each layer.
+        heads: Number of attention heads in each layer.
         dropout: Dropout rate within layers.
-        longest_episode: Number of steps with their own embedding; later steps share the last embedding.
+        longest_episode: Number of steps with separate time embeddings; later steps share the last embedding.
         return_scale: Divisor of returns.
         target_return: Return to condition on when acting.
-        step_reward: Reward of a step before the goal.
-        lr: AdamW's rate.
-        warmup: Updates over which the rate rises.
+        step_reward: Reward of a step before the goal is reached.
+        lr: AdamW's learning rate.
+        warmup: Number of updates over which the learning rate rises.
         weight_decay: AdamW's weight decay.
-        clip_norm: Greatest norm of the gradient.
-        exploration_noise: Standard deviation of the noise while collecting.
+        clip_norm: Maximum norm of the gradient.
+        exploration_noise: Standard deviation of the noise in collection.
     """
 
     context: int = Field(default=20, ge=1)
@@ -74,7 +74,7 @@ class DecisionTransformerConfig(AgentConfig):
 def sequence_loss(
     predicted: Float[Tensor, "B K A"], action: Float[Tensor, "B K A"], valid: Bool[Tensor, "B K"]
 ) -> Float[Tensor, ""]:
-    """Return the squared error, the mean over the dimensions of the action and over the steps that exist."""
+    """Return the mean squared error over action dimensions and over the steps that exist (`valid`)."""
     errors = torch.where(valid, (predicted - action).square().mean(dim=-1), 0)
     return errors.sum() / valid.sum()
 
@@ -83,7 +83,7 @@ class SequencePolicy(nn.Module):
     """The causal transformer over (return and goal, state, action).
 
     Args:
-        config: Sizes.
+        config: Sizes of the transformer.
         spaces: Shapes of observations, goals and actions.
     """
 
@@ -100,7 +100,7 @@ class SequencePolicy(nn.Module):
         )
         self.body = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, spaces.action)
-        # GPT-2's, which the authors use for the blocks and not for the embeddings.
+        # GPT-2's initial weights, which the authors use for the blocks but not for the embeddings.
         self.body.apply(gpt_weights)
 
     def forward(
@@ -112,7 +112,7 @@ class SequencePolicy(nn.Module):
         valid: Bool[Tensor, "B K"],
         goal: Float[Tensor, "B G"],
     ) -> Float[Tensor, "B K A"]:
-        """Return the action at every step, each from the steps before it and its own state."""
+        """Return the action at every step, predicted from the steps before and the state of the same step."""
         B, K = returns.shape
         time = self.time(step.clamp(0, self.last_step))
         aim = torch.cat([returns[..., None], goal[:, None].expand(B, K, -1)], dim=-1)
@@ -155,11 +155,11 @@ class DecisionTransformer(RewardAgent):
         }
 
     def sampling(self) -> Spec:
-        """Return the last K steps up to each transition, and the goal."""
+        """Return the spec of the last K steps up to each transition, and the goal."""
         return Spec.transitions({"goal"}, discount=self.config.discount, sequence=self.config.context)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
-        """Compute the squared error; padding is replaced by zeros, so that NaN there does no harm."""
+        """Compute the squared error; padding is replaced by zeros, so that NaN in the padding has no effect."""
         observation, action, returns, step, valid = (batch[key] for key in SEQUENCE)
         observation, action = (torch.where(valid[..., None], value, 0) for value in (observation, action))
         returns = torch.where(valid, returns / self.config.return_scale, 0)
@@ -167,7 +167,7 @@ class DecisionTransformer(RewardAgent):
         return {"loss": loss, "actor/loss": loss}
 
     def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """Take one step of AdamW, with dropout that depends on the agent's seed and the step alone."""
+        """Take one step of AdamW, with dropout that depends only on the agent's seed and the step."""
         warmup = self.config.warmup
         for group in self.optimizers["actor"].param_groups:
             group["lr"] = self.config.lr * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
@@ -211,6 +211,6 @@ class DecisionTransformer(RewardAgent):
         return super().state() | {"history": dict(self.history)}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a state that `state` returned."""
         super().load_state(state)
         self.history = {key: value.to(self.device) for key, value in state["history"].items()}

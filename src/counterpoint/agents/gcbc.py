@@ -3,12 +3,12 @@
 Goal-conditioned imitation learning (Ding et al., 2019), learning to reach goals via iterated supervised learning
 (Ghosh et al., 2021); a baseline of TD InfoNCE (section 4.1, Fig. 2 and Table 1):
 
-    L(pi) = - E[ log pi(a_t | s_t, g) ],    g a future of transition t in its own episode
+    L(pi) = - E[ log pi(a_t | s_t, g) ],    g a future of transition t in the same episode
 
-Continuous actions: N(a; tanh mu(s, g), sigma(s, g)), a Gaussian around a squashed mean. A Gaussian squashed as a whole
-has no density at the faces of the box, where recorded actions often lie; this one has, and its samples are clipped.
-`min_scale` bounds the density, which a deterministic controller's data would otherwise push to infinity. Discrete
-actions: cross-entropy.
+For continuous actions the policy is N(a; tanh mu(s, g), sigma(s, g)), a Gaussian around a squashed mean, whose samples
+are clipped. It has a density at the bounds of the action box, where recorded actions often lie; a Gaussian whose
+samples are squashed has none there. `min_scale` bounds the density, which would become infinite on data of a
+deterministic controller. For discrete actions the loss is the cross-entropy.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from counterpoint.agents.networks import StochasticPolicy
 
 
 class GCBCConfig(AgentConfig):
-    """Settings of GCBC; the paper gives it the networks and the batch of TD InfoNCE.
+    """Settings of GCBC; as in the paper, networks and batch size are those of TD InfoNCE.
 
     Attributes:
-        lr: Adam's rate.
-        min_scale: Least standard deviation of the policy, in units of the action box's half-width.
-        exploration_noise: Standard deviation of noise added to sampled actions while collecting, before clipping.
+        lr: Adam's learning rate.
+        min_scale: Minimum standard deviation of the policy, in units of the action box's half-width.
+        exploration_noise: Standard deviation of the noise added to sampled actions in collection, before clipping.
     """
 
     lr: float = Field(default=3e-4, gt=0)

@@ -1,14 +1,15 @@
-"""IQL: implicit Q-learning, which values only actions that the data hold.
+"""IQL: implicit Q-learning, which evaluates only actions that occur in the data.
 
 Offline Reinforcement Learning with Implicit Q-Learning (Kostrikov et al., 2022); a baseline of TD InfoNCE's offline
-table (Table 1). As in `td3_bc.py` nothing is relabelled: goal and reward are the data's.
+table (Table 1). As in `td3_bc.py` nothing is relabelled: goals and rewards come from the data.
 
     L(V)  = E[ |tau - 1(u < 0)| u^2 ],    u = min_i Qbar_i(s, a, g) - V(s, g)                       expectile regression
     L(Q)  = sum_i E[ (Q_i(s, a, g) - r - gamma (1 - terminated) V(s', g))^2 ] / 2
     L(pi) = - E[ min(exp(beta (min_i Qbar_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ]
 
-tau = .9 and beta = 10, the authors' for AntMaze; there they also subtract 1 from every reward (`reward_shift = -1`).
-The policy is the Gaussian of `gcbc.py`; the authors' has one spread for all states and a cosine schedule of its rate.
+tau = .9 and beta = 10 are the authors' for AntMaze; there they also subtract 1 from every reward (`reward_shift = -1`).
+The policy is the Gaussian of `gcbc.py`; the authors' policy has one standard deviation for all states, and a cosine
+schedule of its learning rate.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from counterpoint.agents.td3_bc import td_target
 
 
 class IQLConfig(AgentConfig):
-    """Settings of IQL: its authors' for AntMaze, with TD InfoNCE's hidden layers.
+    """Settings of IQL: the authors' values for AntMaze, with TD InfoNCE's hidden layers.
 
     Attributes:
-        expectile: tau of the equations; one half is the mean, 1 the largest value in the data.
-        temperature: beta; 0 clones all actions with equal weight.
-        largest_weight: Greatest weight of an action.
+        expectile: Expectile of V (tau of the equations): 0.5 is the mean, 1 the largest value in the data.
+        temperature: Sharpness of the actions' weights (beta); 0 clones all actions with equal weight.
+        largest_weight: Maximum weight of an action.
         reward_shift: Number that is added to every reward of the data.
-        lr: Adam's rate for all networks.
-        tau: Rate of the target's soft update.
-        min_scale: Least standard deviation of the policy.
+        lr: Adam's learning rate for all networks.
+        tau: Rate of the target network's soft update.
+        min_scale: Minimum standard deviation of the policy.
     """
 
     expectile: float = Field(default=0.9, gt=0, lt=1)
@@ -66,7 +67,7 @@ class IQL(RewardAgent):
     config: IQLConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare policy, twin Q with its target, and V."""
+        """Declare the policy, the twin Q with its target network, and V."""
         config, spaces = self.config, self.spaces
         actor = StochasticPolicy(spaces, config.hidden, weights, min_scale=config.min_scale)
         critic = SituationMLP(spaces, config.hidden, 1, weights, members=2, actions=spaces.action)
@@ -102,5 +103,5 @@ class IQL(RewardAgent):
         }
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Sample from the policy, clipped to the box, or return its mode."""
+        """Sample from the policy, clipped to the action box, or return its mode."""
         return self.actor.act(observation, goal, explore)

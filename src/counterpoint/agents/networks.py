@@ -1,4 +1,4 @@
-"""Networks of goal-conditioned agents: perceptrons side by side, image encoders, policies, the contrastive critic."""
+"""Networks of goal-conditioned agents: ensembles of perceptrons, image encoders, policies, the contrastive critic."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from counterpoint.data.episode import Spaces
 from counterpoint.errors import require
 
 LEAST_SIDE = 8
-"""The smallest side of an image: 8 -> 2 -> 1 -> 1 through the convolutions of `ImageTrunk`."""
+"""The minimum side of an image: 8 -> 2 -> 1 -> 1 through the convolutions of `ImageTrunk`."""
 
 Initialisation = Literal["fan_in", "glorot", "orthogonal", "torch"]
-"""How the authors of each method begin their perceptrons; see `initialise`."""
+"""Kinds of initial weights of perceptrons, from the authors of each method; see `initialise`."""
 
 
 def initialise(module: nn.Module, kind: Initialisation, generator: torch.Generator | None = None) -> None:
-    """Set the weights and biases of every `EnsembleMLP` in a module, for I inputs and O outputs of a layer.
+    """Initialise the weights and biases of every `EnsembleMLP` in a module; a layer has I inputs and O outputs.
 
     ==========  ===================================  ======  ========================================================
     kind        weights                              biases  authors' code
@@ -50,17 +50,17 @@ def initialise(module: nn.Module, kind: Initialisation, generator: torch.Generat
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape, with ReLU between layers; weights are stacked, so that members run in one product.
+    """E perceptrons of equal shape, with ReLU between layers; weights are stacked, so that all run in one product.
 
     Args:
-        members: E.
-        sizes: Widths, input first.
+        members: Number of perceptrons (E).
+        sizes: Widths of the layers, input first.
         activate_last: Apply a ReLU to the output too.
-        generator: Generator for the initial weights, "fan_in" of `initialise`.
+        generator: Generator for the initial weights, of kind "fan_in" in `initialise`.
     """
 
     rows: ClassVar[int] = -2
-    """The dimension along which inputs and outputs are rows that do not depend on each other; see `Processes`."""
+    """The dimension along which inputs and outputs are independent rows; see `Processes`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class EnsembleMLP(nn.Module):
 
         Args:
             inputs: Inputs that members share, [B, I], or separate inputs for each member, [E, B, I].
-            frozen: Let gradients flow to the inputs and not to the parameters.
+            frozen: Let gradients flow to the inputs but not to the parameters.
         """
         x, last = inputs.expand(len(self.weights[0]), *inputs.shape[-2:]), len(self.weights) - 1
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -94,17 +94,17 @@ class EnsembleMLP(nn.Module):
 
 
 class ImageTrunk(nn.Module):
-    """The convolutions of DQN (Mnih et al., 2015), as contrastive RL uses them: uint8 [B, H, W, C] to float [B, D].
+    """The convolutions of DQN (Mnih et al., 2015), as used in contrastive RL: uint8 [B, H, W, C] to float [B, D].
 
-    Convolutions are padded (64 -> 16 -> 8 -> 8), pixels lie in [0, 1], and weights begin as normal numbers of deviation
-    1 / sqrt(fan-in) truncated at two deviations, as in the authors' code.
+    Convolutions are padded (64 -> 16 -> 8 -> 8), and pixels are scaled to [0, 1]. As in the authors' code, initial
+    weights are normal with standard deviation 1 / sqrt(fan-in), truncated at two standard deviations.
 
     Args:
         shape: H, W and C; height and width must be at least 8.
         generator: Generator for the initial weights.
 
     Raises:
-        BadInputError: When images are smaller.
+        BadInputError: If images are smaller than that.
     """
 
     rows: ClassVar[int] = 0
@@ -132,16 +132,16 @@ class ImageTrunk(nn.Module):
 
 
 class InputEncoder(nn.Module):
-    """Observations and goals as vectors: states as they are, images through convolutions.
+    """Maps observations and goals to vectors: states stay unchanged, images pass through convolutions.
 
-    Images of one shape share their convolutions (as in the authors' code of contrastive RL, also between twins).
+    Images of equal shape share their convolutions, also between twins, as in the authors' code of contrastive RL.
 
     Args:
         spaces: Shapes of observations and goals.
         generator: Generator for the initial weights.
 
     Raises:
-        BadInputError: When a shape is neither a state's, (D,), nor an image's, (H, W, C), or images are too small.
+        BadInputError: If a shape is neither that of a state, (D,), nor of an image, (H, W, C), or images are too small.
     """
 
     def __init__(self, spaces: Spaces, *, generator: torch.Generator | None = None) -> None:
@@ -167,7 +167,7 @@ class InputEncoder(nn.Module):
         return features
 
     def situation(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B I"]:
-        """Return the vectors of observation and goal side by side."""
+        """Return the concatenated vectors of observation and goal."""
         return flat(self(observation), self(goal))
 
 
@@ -180,7 +180,7 @@ class GaussianActor(nn.Module):
 
     Args:
         inputs: Width of the concatenated observation and goal.
-        actions: A.
+        actions: Number of action dimensions, or of discrete actions (A).
         hidden: Widths of the hidden layers; a ReLU follows each.
         generator: Generator for the initial weights.
     """
@@ -226,7 +226,7 @@ class CategoricalActor(nn.Module):
         return action
 
     def mode(self, inputs: Float[Tensor, "B I"]) -> Int[Tensor, " B"]:
-        """Return the likeliest action."""
+        """Return the most likely action."""
         action: Tensor = self(inputs).argmax(dim=-1)
         return action
 
@@ -240,7 +240,7 @@ def actor(
 
 
 class StochasticPolicy(nn.Module):
-    """pi(a | s, g) with an encoder of its own: N(a; tanh mu, sigma), or log-probabilities of discrete actions.
+    """pi(a | s, g) including an encoder of inputs: N(a; tanh mu, sigma), or log-probabilities of discrete actions.
 
     Args:
         spaces: Shapes of observations, goals and actions.
@@ -275,26 +275,26 @@ class StochasticPolicy(nn.Module):
     def act(
         self, observation: Tensor, goal: Tensor, generator: torch.Generator | None, spread: float = 0.0
     ) -> Float[Tensor, "B A"] | Int[Tensor, " B"]:
-        """Return the mode, or with a generator a sample, with noise of deviation `spread`, clipped to [-1, 1]."""
+        """Return the mode, or with a generator a sample plus noise of deviation `spread`, clipped to [-1, 1]."""
         if isinstance(self.head, CategoricalActor):
             scores = self.log_probabilities(observation, goal)
             return torch.multinomial(scores.exp(), 1, generator=generator)[:, 0] if generator else scores.argmax(-1)
         loc, scale = self.gaussian(observation, goal)
-        # Two independent Gaussians added are one.
+        # The sum of two independent Gaussians is one Gaussian.
         scale = torch.hypot(scale, scale.new_tensor(spread))
         return noisy(torch.tanh(loc), scale, generator) if generator else torch.tanh(loc)
 
 
 class SituationMLP(nn.Module):
-    """E perceptrons over (s, g) with one encoder: V, or a deterministic policy before its tanh.
+    """E perceptrons over (s, g) with one encoder: V, Q, or a deterministic policy before its tanh.
 
     Args:
         spaces: Shapes of observations, goals and actions.
         hidden: Widths of the hidden layers.
-        outputs: O.
+        outputs: Number of outputs (O).
         generator: Generator for the initial weights.
-        members: E.
-        actions: A, if the network also reads an action, as Q does.
+        members: Number of perceptrons (E).
+        actions: Number of action dimensions (A) if the network also reads an action, as Q does; otherwise 0.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class SituationMLP(nn.Module):
     def forward(
         self, observation: Tensor, goal: Tensor, *action: Float[Tensor, "B A"], frozen: bool = False
     ) -> Float[Tensor, "E B O"]:
-        """Return float32; `frozen` lets gradients flow to the action and not to the parameters."""
+        """Return outputs as float32; `frozen` lets gradients flow to the action but not to the parameters."""
         situation = self.encode.situation(observation, goal)
         found: Tensor = self.body(flat(situation.detach() if frozen else situation, *action), frozen=frozen)
         return found.float()
@@ -332,11 +332,11 @@ class ContrastiveCritic(nn.Module):
     Args:
         spaces: Shapes of observations, goals and actions.
         hidden: Widths of the hidden layers.
-        representation: D, the length of phi and psi.
+        representation: Number of dimensions of phi and psi (D).
         normalise: Scale phi and psi to unit length.
         temperature: Divisor of phi.
         reads_goal: Let phi also read the goal that the policy is commanded to reach.
-        init: Initial weights of phi and psi, see `initialise`.
+        init: Initial weights of phi and psi; see `initialise`.
         generator: Generator for the initial weights.
     """
 
@@ -361,11 +361,11 @@ class ContrastiveCritic(nn.Module):
         initialise(self, init, generator)
 
     def features(self, batch: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:
-        """Return the batch as phi and psi read it: states as they are, images as features, actions as vectors.
+        """Return the batch as inputs of phi and psi: states unchanged, images as features, actions as vectors.
 
         Args:
             batch: The batch, with `action`.
-            keys: The batch's observations and goals, in the same order in all processes.
+            keys: Keys of the batch's observations and goals, in the same order in all processes.
         """
         encoded = {key: self.encode(batch[key]) for key in keys}
         return encoded | {"action": action_vectors(batch["action"], self.spaces)}
@@ -383,8 +383,8 @@ class ContrastiveCritic(nn.Module):
         Args:
             observation: Encoded observations.
             action: Action vectors.
-            goal: Encoded goals, read where `reads_goal`.
-            frozen: Let gradients flow to the inputs and not to the parameters.
+            goal: Encoded goals, used only if `reads_goal` is True.
+            frozen: Let gradients flow to the inputs but not to the parameters.
         """
         parts = (observation, action, goal) if self.reads_goal and goal is not None else (observation, action)
         return self._unit(self.phi(flat(*parts), frozen=frozen)) / self.temperature
@@ -407,18 +407,18 @@ class ContrastiveCritic(nn.Module):
 
 
 def pairs(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 M D"]) -> Float[Tensor, "B M 2"]:
-    """Return f of every row of phi with every row of psi, twins last, in the precision of the two."""
+    """Return f of every row of phi with every row of psi, with twins on the last axis, in the inputs' precision."""
     with torch.autocast(phi.device.type, enabled=False):
         return torch.bmm(phi, psi.transpose(1, 2)).permute(1, 2, 0)
 
 
 def matched(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "B 2"]:
-    """Return f of each row of phi with its own row of psi, twins last."""
+    """Return f of each row of phi with the same row of psi, with twins on the last axis."""
     return (phi * psi).sum(-1).T
 
 
 def pair_metrics(logits: Float[Tensor, "B B 2"]) -> dict[str, Float[Tensor, ""]]:
-    """Return the share of rows whose greatest logit is their own, and the mean logits of own and other pairs."""
+    """Return the share of rows whose largest logit is on the diagonal, and the mean logits on and off the diagonal."""
     found = logits.detach()
     rows, _, twins = found.shape
     positive = found.diagonal().sum()
@@ -431,7 +431,7 @@ def pair_metrics(logits: Float[Tensor, "B B 2"]) -> dict[str, Float[Tensor, ""]]
 
 
 def action_vectors(action: Tensor, spaces: Spaces) -> Float[Tensor, "B A"]:
-    """Return actions as critics read them: continuous actions as they are, discrete actions one-hot."""
+    """Return actions as inputs of critics: continuous actions unchanged, discrete actions one-hot."""
     return functional.one_hot(action, spaces.action).to(torch.float32) if spaces.discrete else action
 
 
@@ -442,5 +442,5 @@ def noisy(action: Tensor, scale: float | Tensor, generator: torch.Generator) -> 
 
 
 def flat(*parts: Float[Tensor, "B _"]) -> Float[Tensor, "B I"]:
-    """Return the parts, flattened and joined side by side."""
+    """Return the parts, flattened and concatenated."""
     return torch.cat(parts, dim=-1)

@@ -1,4 +1,4 @@
-"""QRL: quasimetric reinforcement learning, the largest distance under which no step is longer than 1.
+"""QRL: quasimetric reinforcement learning, which learns the largest distance under which no step is longer than 1.
 
 Optimal Goal-Reaching Reinforcement Learning via Quasimetric Learning (Wang et al., 2023), TD InfoNCE's strongest
 online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(s); T is a model of latents:
@@ -10,18 +10,19 @@ online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(
     L(T)      = E[ d(T(z, a), z')^2 + d(z', T(z, a))^2 ] / 2
     L(pi)     = E[ d(T(z, a), z_g) ],    a ~ pi(. | s, g)
 
-softplus_beta(x) = log(1 + exp(beta x)) / beta flattens for pairs that are far enough apart. The triangle inequality
-turns the local constraint into an upper bound by the shortest path; raising d makes the bound tight.
+softplus_beta(x) = log(1 + exp(beta x)) / beta is flat for pairs that are far enough apart. By the triangle inequality,
+the local constraint bounds d by the shortest path; maximising d makes the bound tight.
 
-Goals that are whole states are encoded by phi. Goal coordinates m(s) name a set of states, all s' with m(s') = g; they
-get an encoder of their own, psi, as further points of the space, and one more constraint with its own multiplier:
+Goals that are whole states are encoded by phi. Goal coordinates m(s) stand for a set of states, all s' with m(s') = g.
+They have a separate encoder, psi, as further points of the space, and one more constraint with its own multiplier:
 
     E[ d(phi(s'), psi(m(s')))^2 ] <= eps^2                                            from a state to its goal costs 0
 
-The largest distance under both is the shortest path to the nearest state of the set, as d(s, g) <= d(s, s') + d(s', g)
-for each of them; nothing leads back from a goal to a state. Pairs of states are then pushed apart as well as pairs of a
-state and a goal (the mean over both). One distance is largest for both; without the former, states collapse to a point
-far from all goals, which L(T) rewards. phi is used for goals of the observations' shape, psi for others.
+The largest distance under both constraints is the shortest path to the nearest state of the set, since d(s, g) <=
+d(s, s') + d(s', g) for each such state; no constraint leads back from a goal to a state. Pairs of states are then
+pushed apart, as well as pairs of a state and a goal (the mean over both). One distance maximises both; without the
+pairs of states, states collapse to a point far from all goals, which L(T) rewards. phi encodes goals of the
+observations' shape, psi other goals.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from counterpoint.data.episode import Spaces
 def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
     """Return the length of the union over k of the intervals [start_k, max(start_k, end_k)].
 
-    Sorted by start, each interval adds its part beyond the farthest end so far.
+    Intervals are sorted by start; each adds its part beyond the farthest end so far.
     """
     starts, order = start.sort(dim=-1)
     ends = torch.maximum(start, end).gather(-1, order)
@@ -54,15 +55,15 @@ def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch 
 
 
 class IntervalQuasimetric(nn.Module):
-    """Interval quasimetric embeddings (Wang & Isola, 2022): distances d(u, v) of E critics, each with its own a.
+    """Interval quasimetric embeddings (Wang & Isola, 2022): distances d(u, v) of E critics.
 
-    A vector of C x K numbers is read as C components of K interval ends, with d_c(u, v) the length of the union over k
-    of [u_ck, max(u_ck, v_ck)]. The distance is a max_c d_c + (1 - a) mean_c d_c with a learned a in (0, 1), so that
-    d(u, u) = 0 and d(u, w) <= d(u, v) + d(v, w), while d(u, v) and d(v, u) may differ.
+    A vector of C x K numbers consists of C components of K interval ends. d_c(u, v) is the length of the union over k
+    of [u_ck, max(u_ck, v_ck)]. The distance is alpha max_c d_c + (1 - alpha) mean_c d_c with a learned alpha in (0, 1)
+    for each critic. So d(u, u) = 0 and d(u, w) <= d(u, v) + d(v, w), while d(u, v) and d(v, u) may differ.
 
     Args:
-        members: E.
-        components: C; a vector has C x K numbers.
+        members: Number of critics (E).
+        components: Number of components (C); a vector has C x K numbers.
     """
 
     def __init__(self, members: int, components: int) -> None:
@@ -73,7 +74,7 @@ class IntervalQuasimetric(nn.Module):
     def forward(
         self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"], *, frozen: bool = False
     ) -> Float[Tensor, "E B"]:
-        """Return distances from `start` to `end`, in float32; `frozen` keeps gradients from a."""
+        """Return distances from `start` to `end`, in float32; with `frozen`, alpha gets no gradient."""
         shape = (*start.shape[:-1], self.components, -1)
         lengths = interval_union(start.float().reshape(shape), end.float().reshape(shape))
         share = torch.sigmoid(self.mix.detach() if frozen else self.mix)
@@ -81,11 +82,11 @@ class IntervalQuasimetric(nn.Module):
 
 
 class QuasimetricCritic(nn.Module):
-    """phi, psi, T and d of E critics; convolutions for images are shared among them.
+    """phi, psi, T and d of E critics, which share convolutions for images.
 
     Args:
         spaces: Shapes of observations, goals and actions.
-        config: Widths, and E.
+        config: Widths, and the number of critics E.
         generator: Generator for the initial weights.
     """
 
@@ -104,24 +105,24 @@ class QuasimetricCritic(nn.Module):
         self.dynamics = mlp(config.latent + spaces.action, *config.hidden, config.latent)
         self.projector = mlp(config.latent, config.projector, config.components * config.component_width)
         initialise(self, "glorot", generator)
-        # T starts as "nothing changes".
+        # T starts as the identity.
         nn.init.zeros_(self.dynamics.weights[-1])
         self.quasimetric = IntervalQuasimetric(config.critics, config.components)
 
     def states(self, observation: Tensor) -> Float[Tensor, "E B D"]:
-        """Return phi."""
+        """Return phi of observations."""
         latents: Tensor = self.state_encoder(self.encode(observation))
         return latents
 
     def goals(self, goal: Tensor) -> Float[Tensor, "E B D"]:
-        """Return phi of a goal that is a state, psi of goal coordinates."""
+        """Return phi of goals that are states, or psi of goal coordinates."""
         latents: Tensor = self.goal_encoder(self.encode(goal))
         return latents
 
     def step(
         self, latent: Float[Tensor, "E B D"], action: Float[Tensor, "B A"], *, frozen: bool = False
     ) -> Float[Tensor, "E B D"]:
-        """Return T(z, a), predicted as a change of z; `frozen` keeps gradients from its parameters."""
+        """Return T(z, a), predicted as a change of z; with `frozen`, the parameters of T get no gradient."""
         inputs = torch.cat([latent, action.expand(latent.shape[0], *action.shape)], dim=-1)
         change: Tensor = self.dynamics(inputs, frozen=frozen)
         return latent + change
@@ -139,26 +140,26 @@ class QuasimetricCritic(nn.Module):
 
 
 class QRLConfig(AgentConfig):
-    """Settings of QRL: the authors' for online Fetch tasks, with TD InfoNCE's hidden layers.
+    """Settings of QRL: the authors' values for online Fetch tasks, with TD InfoNCE's hidden layers.
 
     Attributes:
         critics: Number of critics; the policy minimises the longest of their distances.
         latent: Width of phi and psi.
         projector: Width of the hidden layer between latent and quasimetric.
-        components: C of the quasimetric.
-        component_width: K of the quasimetric.
+        components: Number of components of the quasimetric (C).
+        component_width: Number of interval ends per component of the quasimetric (K).
         offset: Distance beyond which pairs are hardly pushed apart.
         beta: Sharpness of the transition at `offset`.
-        epsilon: Root of the squared violation allowed.
-        initial_multiplier: lambda at the start.
-        dynamics_weight: Weight of L(T).
-        critic_lr: Adam's rate for phi, psi, d and T.
-        actor_lr: Adam's rate for the policy.
-        multiplier_lr: Adam's rate for rho.
-        entropy_lr: Adam's rate for the logarithm of the entropy's weight.
-        entropy: Hold the policy's entropy at -A by a learned weight (online).
-        cloning: Weight of the squared error to the data's actions (offline).
-        exploration_noise: Standard deviation of noise added to sampled actions while collecting, before clipping.
+        epsilon: Square root of the mean squared violation of the constraint that is allowed.
+        initial_multiplier: Initial value of the multiplier lambda.
+        dynamics_weight: Weight of the dynamics loss L(T).
+        critic_lr: Adam's learning rate for phi, psi, d and T.
+        actor_lr: Adam's learning rate for the policy.
+        multiplier_lr: Adam's learning rate for rho, which determines the multiplier.
+        entropy_lr: Adam's learning rate for the logarithm of the entropy's weight.
+        entropy: Hold the policy's entropy at -A by a learned weight; A is the number of action dimensions (online).
+        cloning: Weight of the squared error relative to the data's actions (offline).
+        exploration_noise: Standard deviation of the noise added to sampled actions in collection, before clipping.
     """
 
     critics: int = Field(default=2, ge=1)
@@ -181,19 +182,19 @@ class QRLConfig(AgentConfig):
 
 
 def push_loss(distance: Float[Tensor, "*batch"], *, offset: float, beta: float) -> Float[Tensor, "*batch"]:
-    """Return softplus(offset - d) of sharpness beta, per pair: falls as pairs are pushed apart."""
+    """Return softplus(offset - d) with sharpness beta for each pair; it falls as pairs are pushed apart."""
     return functional.softplus(offset - distance, beta=beta)
 
 
 def step_excess(distance: Float[Tensor, "*batch"], cost: float) -> Float[Tensor, "*batch"]:
-    """Return relu(d - cost)^2, per pair: 0 where the distance is at most the step's cost."""
+    """Return relu(d - cost)^2 for each pair; 0 if the distance is at most the step's cost."""
     return torch.relu(distance - cost).square()
 
 
 def dual_losses(
     excess: Float[Tensor, "*constraints"], multiplier: Float[Tensor, "*constraints"], epsilon: float
 ) -> tuple[Float[Tensor, "*constraints"], Float[Tensor, "*constraints"]]:
-    """Return lambda (excess - eps^2) for the distances, with lambda fixed, and its negative for the multipliers."""
+    """Return lambda (excess - eps^2), with lambda fixed, to train distances, and its negative to train multipliers."""
     violation = excess - epsilon**2
     return multiplier.detach() * violation, -multiplier * violation.detach()
 
@@ -203,7 +204,7 @@ def tanh_entropy(
 ) -> Float[Tensor, " B"]:
     """Return -log pi(a) at a = tanh(loc + scale noise), an estimate of the entropy from one sample."""
     before = loc + scale * noise
-    # log(1 - tanh(x)^2), stable far out
+    # log(1 - tanh(x)^2), stable for large |x|
     squash = 2 * (math.log(2) - before - functional.softplus(-2 * before))
     return (noise.square() / 2 + scale.log() + math.log(2 * math.pi) / 2 + squash).sum(dim=-1)
 
@@ -222,7 +223,7 @@ class QRL(Agent):
         policy = StochasticPolicy(spaces, config.hidden, weights)
         initialise(policy, "glorot", weights)
         assert isinstance(policy.head, GaussianActor)
-        nn.init.zeros_(policy.head.heads.weights[-1])  # the same broad action everywhere, as the authors' policy begins
+        nn.init.zeros_(policy.head.heads.weights[-1])  # at first one broad distribution for all inputs, as the authors'
         self.actor = self.network("actor", policy, config.actor_lr)
         constraints = 1 if self.critic.whole_state else 2
         rho = torch.full((config.critics, constraints), math.log(math.expm1(config.initial_multiplier)))
@@ -260,7 +261,7 @@ class QRL(Agent):
         dynamics = (to_next.square() + from_next.square()).mean() / 2
         members = config.critics
         policy = self._policy_losses(batch, now.detach(), random_goal.detach())
-        # A sum over critics, as each has an optimiser of its own in the authors' code.
+        # A sum over critics, since each critic has a separate optimiser in the authors' code.
         loss = members * (push + config.dynamics_weight * dynamics) + constraint.sum()
         return {
             "loss": loss,

@@ -1,15 +1,15 @@
-"""TD3 + BC: twin delayed deterministic policy gradients, held near the data.
+"""TD3 + BC: twin delayed deterministic policy gradients, with a policy that stays near the data's actions.
 
 A Minimalist Approach to Offline Reinforcement Learning (Fujimoto & Gu, 2021) on TD3 (Fujimoto et al., 2018); a baseline
-of TD InfoNCE's offline table (Table 1). It relabels nothing: the goal is the one the episode was commanded to reach,
-the reward is the data's, and observation and goal enter side by side:
+of TD InfoNCE's offline table (Table 1). It relabels nothing: the goal is the one that the episode was commanded to
+reach, the reward is the data's, and observation and goal are concatenated:
 
     y     = r + gamma (1 - terminated) min_i Qbar_i(s', a', g),   a' = clip(pibar(s', g) + clip(.2 noise, +-.5), +-1)
     L(Q)  = sum_i E[ (Q_i(s, a, g) - y)^2 ]
     L(pi) = - lambda E[ Q_1(s, pi(s, g), g) ] + E[ ||pi(s, g) - a||^2 / A ],    lambda = 2.5 / E|Q_1|
 
-Policy and moving averages take every second step. The authors normalise states by the data set's moments; that is left
-to the data here.
+The policy and the moving averages are updated at every second step. The authors normalise states by the data set's
+moments; here the data should be normalised.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from counterpoint.objectives.td3_bc_pretraining import smoothed_action, td3_bc_a
 
 
 class TD3BCConfig(AgentConfig):
-    """Settings of TD3 + BC: its authors', with TD InfoNCE's hidden layers.
+    """Settings of TD3 + BC: the authors' values, with TD InfoNCE's hidden layers.
 
     Attributes:
-        alpha: Weight of the value against cloning.
-        lr: Adam's rate for Q and the policy.
-        tau: Rate of the targets' soft update.
-        policy_delay: Steps of Q per step of the policy.
+        alpha: Weight of the value relative to cloning.
+        lr: Adam's learning rate for Q and the policy.
+        tau: Rate of the target networks' soft update.
+        policy_delay: Number of critic updates per policy update.
         target_noise: Standard deviation of the noise on target actions.
-        target_noise_clip: Greatest absolute value of that noise.
-        exploration_noise: Standard deviation of the noise while collecting.
+        target_noise_clip: Maximum absolute value of that noise.
+        exploration_noise: Standard deviation of the noise in collection.
     """
 
     alpha: float = Field(default=2.5, gt=0)
@@ -64,7 +64,7 @@ class TD3BC(RewardAgent):
     config: TD3BCConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare policy, twin Q and their targets."""
+        """Declare the policy, the twin Q and their target networks."""
         config, A = self.config, self.spaces.action
         actor = SituationMLP(self.spaces, config.hidden, A, weights)
         critic = SituationMLP(self.spaces, config.hidden, 1, weights, members=2, actions=A)
@@ -78,7 +78,7 @@ class TD3BC(RewardAgent):
         return {"noise": torch.randn(rows, self.spaces.action, generator=generator, device=self.device)}
 
     def critic_alone(self, step: int) -> bool:
-        """Return false at every `policy_delay`-th step, at which policy and targets move too."""
+        """Return False at every `policy_delay`-th step, when the policy and the targets are updated too."""
         return (step + 1) % self.config.policy_delay != 0
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:

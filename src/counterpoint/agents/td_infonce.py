@@ -1,7 +1,7 @@
-"""TD InfoNCE: learn where a goal-conditioned policy will be by temporal differences, and reach goals with it.
+"""TD InfoNCE: learn the future states of a goal-conditioned policy by temporal differences, and reach goals with it.
 
 Zheng, Salakhutdinov and Eysenbach, "Contrastive Difference Predictive Coding", ICLR 2024: Algorithm 1, Eq. 10, 11, 17.
-With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twins aside::
+With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twin critics left out::
 
     critic   (1 - gamma) CE(F_next, I) + gamma CE(F_future, W)
              F_next[i, j]   = phi_i . psi(s'_j)             what came next
@@ -9,10 +9,10 @@ With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twins aside::
              W              = sg softmax_rows(phibar(s'_i, a'_i, g_i) . psibar(s+_j)),  a'_i ~ pi(. | s'_i, g_i)
     actor    CE(F_goal, I),  F_goal[i, j] = phi(s_i, a_i, g_i) . psi(g_j),  a_i ~ pi(. | s_i, g_i)
 
-The rows of W sum to 1, as the authors' code has it and not N as Algorithm 1 prints. W and the actor take the
-elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, samples
-of p(s+) that are encoded once, for the actor as well; each row's own command is thus among its N columns. The authors
-roll the columns of F_future and W by one, which only changes the order of the sum over j.
+The rows of W sum to 1, as in the authors' code, and not to N, as Algorithm 1 prints. W and the actor use the
+elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, which
+are samples of p(s+). They are encoded once and used for the actor too; each row's commanded goal is thus among its N
+columns. The authors roll the columns of F_future and W by one, which only changes the order of the sum over j.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from counterpoint.objectives.td_infonce import td_infonce_loss
 
 
 class TDInfoNCEConfig(ContrastiveConfig):
-    """Table 2. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider networks on large mazes.
+    """Settings of TD InfoNCE: the paper's Table 2 (online).
+
+    Table 3 (offline) has `actor_goals="future"`, `behaviour_cloning=.1`, and wider networks on large mazes.
 
     Attributes:
-        tau: Rate of the target's soft update.
-        logsumexp_penalty: Weight of contrastive RL's penalty on the rows of F_future, which `actor_objective="logit"`
-            needs; the softmax of the method's own objective does without.
+        tau: Rate of the target network's soft update.
+        logsumexp_penalty: Weight of contrastive RL's penalty on the rows of F_future. `actor_objective="logit"` needs
+            it; `actor_objective="softmax"`, the method's objective, does not.
     """
 
     tau: float = Field(default=0.005, gt=0, le=1)
@@ -52,7 +54,7 @@ class TDInfoNCE(ContrastiveAgent):
     critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare critic, actor and target."""
+        """Declare critic, actor and target network."""
         super().build(weights)
         self.target_critic = self.target("critic", self.critic, self.config.tau)
 

@@ -1,18 +1,18 @@
-"""`value_of`: the Q function of any reward, from a contrastive agent's representations.
+"""`value_of`: the Q function of any reward, computed from a contrastive agent's representations.
 
-The occupancy that f = phi . psi estimates turns a reward into its values (TD InfoNCE, Appendix C)::
+f = phi . psi estimates the policy's occupancy, from which Q of any reward follows (TD InfoNCE, Appendix C)::
 
     Q(s, a) = r(s, a) + gamma / (1 - gamma) E_{s+ ~ p(s+)} [ w(s, a, s+) r(s+, a+) ],   a+ ~ pi(. | s+, g)
     w(s, a, s+) = e^f(s, a, g, s+) / mean over s+ of e^f(s, a, g, s+)
 
 Appendix C prints the policy without its goal; here it is pi(. | ., g) with the commanded g throughout. w is
-p(s+ | s, a, g) / p(s+) by the paper's Eq. 8; of twins the minimum is taken, as in training. Contrastive RL has seen
-futures of the policies that collected its data instead, and its Q is theirs.
+p(s+ | s, a, g) / p(s+) by the paper's Eq. 8; the minimum over twins is taken, as in training. Contrastive RL is trained
+on futures of the policies that collected its data, so its Q is the Q of those policies.
 
-p(s+) is the marginal of the critic's negatives: for TD InfoNCE and C-learning the random goals, sampled uniformly from
-all T + 1 states of each episode of T transitions; for contrastive RL the futures of the batch. Samples of another
-density q count each future q(s+) / p(s+) times, up to a constant. Next observations are the T states after an
-episode's first: they are wrong only where first states are.
+p(s+) is the marginal of the critic's negatives. For TD InfoNCE and C-learning these are the random goals, sampled
+uniformly from all T + 1 states of each episode of T transitions; for contrastive RL they are the futures of the batch.
+If states are sampled from another density q, each future is weighted by q(s+) / p(s+), up to a constant. Next
+observations are the T states after an episode's first state; they deviate from p(s+) only at first states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from counterpoint.agents.networks import CategoricalActor, action_vectors, flat,
 from counterpoint.data.draws import sample_seed
 
 Reward = Callable[[Tensor, Tensor], Float[Tensor, " N"]]
-"""r(s, a) of N observations [N, *O] and N actions, float [N, A] or int64 [N]."""
+"""A reward: r(s, a) of N observations [N, *O] and N actions, float [N, A] or int64 [N]."""
 
 
 def values_from_logits(
@@ -43,8 +43,8 @@ def values_from_logits(
     Args:
         reward_now: r(s, a).
         logits: f of each situation with each state.
-        reward_later: r(s+, a+), a+ from the policy commanded as in the row's situation.
-        discount: gamma.
+        reward_later: r(s+, a+), with a+ from the policy under the goal of the row's situation.
+        discount: Discount factor (gamma).
     """
     expected = (logits.softmax(1) * reward_later).sum(1)
     return reward_now + discount / (1 - discount) * expected
@@ -56,15 +56,15 @@ def value_of(
     """Return the Q function of `reward` under the agent's policy.
 
     If goals are whole observations, pass `batch["random_goal"]` (for contrastive RL `batch["future_goal"]`) as both
-    `states` and `state_goals`. If goals are coordinates, `batch["next_observation"]` and `batch["next_goal"]` come
-    close. More states give less noise: w of a far state is rare and large.
+    `states` and `state_goals`. If goals are coordinates, `batch["next_observation"]` and `batch["next_goal"]` are good
+    approximations. More states give less noise, since large weights w are rare.
 
     Args:
         agent: A contrastive agent.
         reward: r(s, a) of N observations and N actions.
         states: Observations [N, *O] sampled from p(s+), at least approximately.
         state_goals: Goal coordinates of these states, [N, *G].
-        seed: Random seed for later actions, where they are continuous; discrete ones are summed out.
+        seed: Random seed for sampling later actions if they are continuous; for discrete ones the mean is exact.
 
     Returns:
         A function of B observations [B, *O], actions ([B, A], or int64 [B]) and commanded goals [B, *G] that returns
@@ -83,7 +83,7 @@ def value_of(
         return values_from_logits(now, logits, later_rewards(wanted), discount=discount)
 
     def later_rewards(wanted: Float[Tensor, "B G"]) -> Float[Tensor, "B N"]:
-        """Return r(s+, a+), averaged over a+ where actions are discrete."""
+        """Return r(s+, a+); for discrete actions the exact mean over a+."""
         rows = len(wanted)
         inputs = flat(critic.encode(states).repeat(rows, 1), wanted.repeat_interleave(count, dim=0))
         if isinstance(actor, CategoricalActor):

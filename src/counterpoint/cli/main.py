@@ -1,6 +1,6 @@
 """The command line: a table of commands, each a function of the package that is imported only when it runs.
 
-A command's parameters, defaults and help are those of its function. Bad input ends in one message and exit code 2.
+A command's parameters, defaults and help are those of its function. Bad input ends with one message and exit code 2.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from counterpoint.flags import Typed
 
 @dataclass(frozen=True)
 class Command:
-    """A function of the package as a command. The paths that it returns are printed.
+    """A command that calls a function of the package. The paths that the function returns are printed.
 
     Attributes:
         work: The function, "module:function".
-        continues: True if the same command continues an interrupted one.
+        continues: True if repeating the same command continues an interrupted one.
         needs: Optional modules that are checked before the work, each with the extra that installs it.
-        says: A function that takes a written path and returns the text to print beside it.
+        says: A function that takes a written path and returns the text to print next to it.
     """
 
     work: str
@@ -114,24 +114,24 @@ COMMANDS = Group(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; bad input ends in one message and exit code 2."""
+    """Run the command line; bad input ends with one message and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     again = CONTINUES if _continues(given) else "the same command starts anew"
     try:
         with warnings.catch_warnings(), one_message(again):
-            if not sys.warnoptions:  # python -W and PYTHONWARNINGS show those of libraries
+            if not sys.warnoptions:  # `python -W` and PYTHONWARNINGS show the warnings of libraries
                 warnings.simplefilter("ignore")
             try:
                 _run(given)
             finally:
                 sys.stdout.flush()
-    except BrokenPipeError:  # `counterpoint ... | head`: nobody reads on
+    except BrokenPipeError:  # `counterpoint ... | head`: nobody reads the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
 
 def _continues(given: list[str]) -> bool:
-    """Return whether the same command continues its interrupted work."""
+    """Return whether repeating the same command continues its interrupted work."""
     entry: Command | Group | None = COMMANDS
     for word in given:
         if not isinstance(entry, Group):
@@ -141,7 +141,7 @@ def _continues(given: list[str]) -> bool:
 
 
 def _run(given: list[str], group: Group = COMMANDS, prog: str = "counterpoint") -> None:
-    """Run the command of a group that the first word names, or print the group's help."""
+    """Run the command of a group that is named by the first word, or print the group's help."""
     if given == ["--version"]:
         print(f"counterpoint {metadata.version('counterpoint')}")
         return
@@ -190,10 +190,10 @@ def _called(command: Command, arguments: Mapping[str, Any]) -> Any:
 
 
 def _train(command: Command, name: str, arguments: Sequence[str]) -> None:
-    """Train a recipe; its keys are options beside those of `train`."""
+    """Train a recipe; its keys are options in addition to those of `train`."""
     from counterpoint.training.recipe import load_recipe
 
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # which keys there are depends on these
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the recipe's keys depend on these options
     early.add_argument("--data", nargs="*", default=())
     for flag in ("--env", "--env.name", AUXILIARY):
         early.add_argument(flag, nargs="?")
@@ -229,7 +229,7 @@ def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[st
     """Return a function with the parameters and docstring of "module:function", which returns its arguments.
 
     Args:
-        target: The function; its types are built in, imported, or aliases that are assigned in a module.
+        target: The function; its types are built in, imported, or aliases that a module assigns.
         types: Types and defaults that replace those of the parameters with these names.
     """
     module, node = target.partition(":")[0], _definition(target)
@@ -251,7 +251,7 @@ def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[st
         if dataclasses.is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, BaseModel)):
             kind = Annotated[kind, arg(name="")]  # its keys are options without a prefix
         elif value in (None, ()):
-            kind = Annotated[kind, arg(help_behavior_hint="")]  # the docstring says what happens by default
+            kind = Annotated[kind, arg(help_behavior_hint="")]  # the docstring describes the default
         parameters.append(inspect.Parameter(one.arg, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind))
 
     def parsed(**arguments: Any) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[st
 
 
 def _mark(written: ast.expr, module: str) -> Typed | None:
-    """Return the mark in `Annotated[..., Typed(...)]`; the type beside it is for Python, and is not looked up."""
+    """Return the mark in `Annotated[..., Typed(...)]`; the type next to it is for Python, and is not looked up."""
     calls = [node for node in ast.walk(written) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Typed"]
     return _evaluated(calls[0], module) if calls else None
 
@@ -323,7 +323,7 @@ def parsed_as(
 
     try:
         return with_one_message(parsed)
-    except ValidationError as error:  # of the settings as a whole
+    except ValidationError as error:  # errors of the settings as a whole
         raise bad_setting(error, FrozenConfig, prog.partition(" ")[2]) from None
 
 
@@ -366,4 +366,4 @@ BAD_ARGUMENTS = (
     r"Missing from [^:]+: (?P<where>\S+)(?: (?P<expected>[A-Z.]{2,}))? ",
     r"Missing (?P<where>subcommand) Expected one of \{(?P<expected>.+?)\}",
 )
-"""Patterns of tyro's messages; the first that fits is taken."""
+"""Patterns of tyro's messages; the first pattern that matches is used."""

@@ -2,7 +2,7 @@
 
 Premier-TACO, TACO, ATC, SPR, inverse dynamics, cloning and diffusion policies read the same samples: an anchor t,
 observations at t + offset, the actions a_t ... a_{t+K-1}, and perhaps negatives from a window around s_{t+K}. Each kind
-of draw has its own stream, keyed on (seed, step), so that another choice of negatives does not change the anchors.
+of draw has its own random stream, keyed on (seed, step), so another choice of negatives does not change the anchors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from counterpoint.errors import require
 Integers = NDArray[np.int64]
 
 Balance = Literal["steps", "tasks"]
-"""`steps`: every anchor alike, so that a task counts by its size; `tasks`: every task alike, then its anchors."""
+"""`steps`: all anchors are equally likely, so a large task counts more; `tasks`: a task is drawn first, uniformly."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 class NearNegatives:
     """Negatives from the window around the positive s_{t+K} (Premier-TACO, section 3, Figure 3).
 
-    The candidates are s_{t+K-W} ... s_{t+K+W} without s_{t+K}, as far as the episode reaches: the window is cut at
-    its ends and never wraps (the authors' code takes early negatives from the episode's end).
+    The candidates are s_{t+K-W} ... s_{t+K+W} without s_{t+K}. The window is cut at the ends of the episode and never
+    wraps around (in the authors' code it does: early negatives come from the episode's end).
 
     Attributes:
         window: W, in steps.
-        exclude_anchor: Leave s_t out of the candidates. With K <= W the printed window contains it.
-        every: Take all candidates (Appendix D, "sampling all") instead of one, uniformly.
+        exclude_anchor: Leave s_t out of the candidates. With K <= W, the window as printed in the paper contains s_t.
+        every: Take all candidates (Appendix D, "sampling all") instead of one drawn uniformly.
     """
 
     window: int = 5
@@ -46,7 +46,7 @@ class NearNegatives:
 
     @property
     def count(self) -> int:
-        """N, negatives a sample."""
+        """N, the number of negatives per sample."""
         return 2 * self.window if self.every else 1
 
 
@@ -60,8 +60,8 @@ class Anchors:
         near: Negatives around the observation at the last offset.
         actions: K actions a_t ... a_{t+K-1}; 0 for none.
         first_action: Shift of the actions: they begin at a_{t+first_action}.
-        past_end: Number of steps that actions may reach past the episode's last step. The last action is then repeated
-            and marked invalid; before the first step, the first action is.
+        past_end: Number of steps that actions may reach past the episode's last step. Past the end the last action is
+            repeated, and before the first step the first action; repeated actions are marked invalid.
         balance: How often each anchor is drawn.
     """
 
@@ -84,22 +84,22 @@ class Anchors:
 
     @property
     def reach(self) -> int:
-        """How many steps after t must exist."""
+        """Number of steps after t that an episode must have."""
         last_action = self.first_action + self.actions - 1 - self.past_end if self.actions else 0
         return max(*self.offsets, last_action, 0)
 
     @property
     def min_length(self) -> int:
-        """The shortest episode that has one anchor, with a negative where negatives are drawn."""
+        """Length of the shortest episode with an anchor and, where negatives are drawn, a negative for it."""
         if self.near is None:
             return self.reach + 1
-        # There is always one step back from the positive, unless that is the anchor and left out.
+        # A candidate always exists one step before the positive, unless that step is the anchor and is left out.
         alone = self.near.exclude_anchor and self.offsets[-1] <= 1
         return max(self.reach + 1, self.offsets[-1] + (2 if alone else 1), 2)
 
     def counts(self, lengths: Int[Integers, " E"]) -> Int[Integers, " E"]:
         """Return how many anchors t = 0, 1, ... episodes of these lengths have."""
-        # With W = 1 around s_{t+1} and s_t left out, the last step has no candidate behind it.
+        # With W = 1 around s_{t+1} and s_t left out, an anchor whose positive is the last step has no candidate.
         near = self.near
         lonely = near is not None and near.exclude_anchor and near.window == 1 and self.offsets[-1] == 1
         counts = lengths - self.reach - lonely
@@ -154,7 +154,7 @@ class AnchorTable:
         return self._episodes[row], number - self._starts[row]
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw one step; see `Table`."""
+        """Draw the samples of one step; see `Table.draw`."""
         index = self._index
         episode, anchor = self.anchors(count, sample_rng(seed, step, "transitions: anchors"))
         last = self._lengths[episode][:, None] - 1
@@ -203,8 +203,8 @@ def draw_near(
         rng: The stream that picks one candidate for each anchor, uniformly.
 
     Returns:
-        Steps, and which of them are candidates; where `near.every` takes more than there are, the nearest
-        candidate is repeated and marked False.
+        The steps, and which of them are candidates; where `near.every` takes more steps than the episode has, the
+        nearest candidate is repeated and marked False.
     """
     W = near.window
     distances = np.concatenate([np.arange(-W, 0), np.arange(1, W + 1)])

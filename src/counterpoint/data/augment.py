@@ -1,7 +1,7 @@
 """Random numbers of a batch: crops, shifts and colour jitter of images, and noise for objectives.
 
-The sampler draws them on the CPU for the whole batch, so that workers and ranks change nothing; the functions below
-apply crops, shifts and jitter to a whole batch at once, on its device.
+The sampler draws them on the CPU for the whole batch, so that the numbers of workers and ranks change nothing; the
+functions below apply crops, shifts and jitter to a whole batch at once, on its device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 class Transform(Protocol):
-    """A rule that draws random numbers for a batch, which holds them under the transform's key."""
+    """A rule that draws random numbers for a batch; the batch holds them under the transform's key."""
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[Any]:
         """Draw the numbers of a whole batch: [B, ...]."""
@@ -44,8 +44,8 @@ class ViewShape(NamedTuple):
 class ResizedCrop:
     """One crop per clip: [B, 4], (top, left, height, width) as shares of the image.
 
-    Drawn as torchvision's RandomResizedCrop draws it: area uniform in `scale`, width / height in pixels log-uniform in
-    `ratio`, drawn up to ten times until it fits; then the largest centred window of a permitted ratio.
+    Drawn as in torchvision's RandomResizedCrop: area uniform in `scale`, width / height in pixels log-uniform in
+    `ratio`, drawn up to ten times until the crop fits; if none fits, the largest centred window of a permitted ratio.
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
@@ -70,8 +70,8 @@ class ResizedCrop:
 class Jitter:
     """Colour jitter: [B, F, 4], factors of brightness, contrast and saturation, and a hue rotation in turns.
 
-    Attributes are the largest change of each, in the order of torchvision's ColorJitter: one number alone changes the
-    brightness.
+    The attributes are the maximum change of each factor, in the order of torchvision's ColorJitter; a single number
+    changes only the brightness.
     """
 
     brightness: float
@@ -91,7 +91,7 @@ class Shift:
     """DrQ-v2's random shift: int64 [B, V, 2], (x, y) in 0..2 pad, for all frames of a view and all cameras.
 
     Attributes:
-        pad: Largest shift either way, in pixels; edges are replicated.
+        pad: Maximum shift in either direction, in pixels; edges are replicated.
         together: Shift all views of a sample by the same amount, instead of each view by its own.
     """
 
@@ -200,7 +200,7 @@ def resized_crop(
 def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]) -> Float[Tensor, "B F H W 3"]:
     """Change brightness, contrast, saturation, then hue, each frame by its own factors; clamp to [0, 1].
 
-    Hue turns the chroma plane of YIQ, a linear stand-in for the turn of HSV.
+    Hue is rotated in the chroma plane of YIQ, which approximates the rotation in HSV linearly.
     """
     brightness, contrast, saturation, hue = (value[..., None, None, None] for value in jitter.unbind(-1))
     luma = frames.new_tensor(LUMA)
@@ -231,12 +231,12 @@ def random_shift(
 ) -> UInt8[Tensor, "N S H W 3"]:
     """Shift images as DrQ-v2 does, by an index gather: all frames of a stack move together, edges are replicated.
 
-    The authors sample a grid bilinearly, at whole pixels up to rounding; this is exactly the same crop of the padded
-    image, and bytes stay bytes.
+    The authors sample a grid bilinearly, at whole pixels up to rounding; the index gather takes exactly the same crop
+    of the padded image and keeps uint8 values.
 
     Args:
         frames: N stacks of frames.
-        shift: (x, y), each in [0, 2 pad]: where in the padded image the crop begins; `pad` leaves it as it is.
+        shift: (x, y), each in [0, 2 pad]: where in the padded image the crop begins; a shift of `pad` changes nothing.
         pad: P, in pixels.
     """
     N, S, H, W, C = frames.shape
@@ -252,7 +252,7 @@ def random_shift(
 def cropped(
     frames: Shaped[Tensor, "N *lead H W c"], corner: Int[Tensor, "N 2"], size: int
 ) -> Shaped[Tensor, "N *lead s s c"]:
-    """Cut a window out of every image, by an index gather: bytes stay bytes, masks stay binary.
+    """Cut a window out of every image, by an index gather: uint8 stays uint8, masks stay binary.
 
     Args:
         frames: N stacks of images, or of masks with one channel.
@@ -269,7 +269,7 @@ def _windows(images: Tensor, corner: Tensor, height: int, width: int) -> Tensor:
     """Cut one window out of every stack of images [N, F, H, W, c]."""
     N, F, H, W, c = images.shape
     flat = images.reshape(N, F, H, W * c)
-    if flat.device.type == "cpu":  # copy row by row, where indexing by row and column copies byte by byte
+    if flat.device.type == "cpu":  # copies row by row; indexing by row and column copies byte by byte
         rows, (x, y) = np.ascontiguousarray(flat.numpy()), corner.numpy().T
         n, f, h, w = rows.strides
         shape, strides = (N, H - height + 1, W - width + 1, F, height, width * c), (n, h, w * c, f, h, w)
@@ -284,7 +284,7 @@ def _windows(images: Tensor, corner: Tensor, height: int, width: int) -> Tensor:
 
 
 def centre_corner(height: int, width: int, size: int) -> tuple[int, int]:
-    """Return (x, y) of the window in the middle of an image, which policies read when they act."""
+    """Return (x, y) of the window in the middle of an image, which policies use when they act."""
     return (width - size) // 2, (height - size) // 2
 
 

@@ -1,7 +1,7 @@
-"""Build a training store: episodes are decoded side by side and written at their places; a stopped build resumes.
+"""Build a training store: episodes are decoded in parallel and written at their places; a stopped build can be resumed.
 
 Lengths are known before anything is decoded and shapes after the first frame, so every file has its full length from
-the start. The folder's journal has a line for each episode that is on the disk, with the digest of its digests.
+the start. The folder's journal has a line for each episode on the disk, with one digest over the episode's digests.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LAYOUT = "counterpoint-store-4"
 DIGEST = hashlib.sha256().digest_size
 
 STORE = "store.json"
-_TOGETHER = 64 * 1024  # bytes that one digest covers, or else one row
+_TOGETHER = 64 * 1024  # bytes that one digest covers; a larger row has its own digest
 _CHUNK = 16  # frames a thread holds at their full size
-_THREADS = 16  # more would exceed the decoders that stay open
+_THREADS = 16  # more threads would exceed the number of decoders that stay open
 _EVERY = 5.0  # seconds between two flushes
 
 
@@ -78,7 +78,7 @@ def build(
     progress: bool,
     threads: int | None = None,
 ) -> None:
-    """Write the training store of `store` into `folder`; one that an interrupted build left is continued.
+    """Write the training store of `store` into `folder`; an interrupted build is continued.
 
     Args:
         store: The source.
@@ -88,10 +88,10 @@ def build(
         fit: The resize rule.
         cameras: The cameras to keep.
         progress: Show a progress bar on standard error.
-        threads: Episodes that are decoded side by side; by default one a processor core.
+        threads: Number of episodes decoded in parallel; by default one per processor core.
 
     Raises:
-        BadInputError: When the disk is too small, episodes differ in parts or shapes, or the source is bad.
+        BadInputError: When the disk is too small, episodes differ in parts or shapes, or the source is damaged.
     """
     kinds = _kinds(store, size, fit, cameras)
     folder.mkdir(exist_ok=True)
@@ -146,7 +146,7 @@ def _kind(values: Array) -> _Kind:
 
 def _check_room(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind]) -> None:
     needed = int(store.lengths.sum()) * sum(kind.step_bytes for kind in kinds.values())
-    there = sum(file.stat().st_blocks * 512 for file in folder.iterdir())  # of an interrupted build
+    there = sum(file.stat().st_blocks * 512 for file in folder.iterdir())  # bytes of an interrupted build
     free = shutil.disk_usage(folder).free
     expected = f"{(needed - there) / 1e9:.1f} GB for the training store"
     hint = "set COUNTERPOINT_CACHE to a larger disk, or keep no store: --data.decode=always"
@@ -154,7 +154,7 @@ def _check_room(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind]) -
 
 
 class _File:
-    """A file with one part of all episodes, end to end, and its digests by episode; any place can be written."""
+    """A file with one part, such as actions, of all episodes, end to end, and its digests; any place can be written."""
 
     def __init__(self, stack: ExitStack, folder: Path, name: str, kind: _Kind, store: EpisodeStore) -> None:
         self._name, self._kind, self._starts = name, kind, store._starts
@@ -167,7 +167,7 @@ class _File:
             self.descriptors.append(file.fileno())
 
     def write(self, episode: int, chunks: Iterable[Array], stop: Event) -> None:
-        """Write one episode; give up where `stop` is set by another episode's failure, which is the one reported."""
+        """Write one episode; give up once `stop` is set: another episode failed, and its error is the one reported."""
         kind, place = self._kind, int(self._starts[episode])
         data, digests = b"", list[bytes]()
         for rows in chunks:
@@ -196,7 +196,7 @@ class _File:
         return found
 
     def _append(self, data: bytes, place: int, steps: int, digests: list[bytes]) -> int:
-        """Write some steps, and note a digest for every `rows` of them."""
+        """Write some steps, and add one digest for every `rows` steps."""
         size, rows = self._kind.step_bytes, self._kind.rows
         _write_at(self.descriptors[0], data[: steps * size], place * size)
         for first in range(0, steps, rows):
@@ -212,7 +212,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Journal:
-    """The episodes that are on the disk, also from an interrupted build, and the episodes that wait to be noted."""
+    """The episodes on the disk, including those of an interrupted build, and the episodes that wait for their lines."""
 
     def __init__(self, folder: Path, files: Iterable[_File]) -> None:
         self._folder, self._files = folder, list(files)
@@ -222,7 +222,7 @@ class _Journal:
         self.done = {episode for episode, digest in noted.items() if both[episode] == (digest, digest)}
 
     def add(self, episode: int) -> None:
-        """Note an episode that is written."""
+        """Note that an episode is written."""
         self._waiting.append(episode)
         if time.monotonic() - self._flushed > _EVERY:
             self.flush()
@@ -243,7 +243,7 @@ class _Journal:
 def _in_order(
     pool: ThreadPoolExecutor, episodes: Iterable[int], work: Callable[[int], None], ahead: int
 ) -> Iterator[int]:
-    """Yield the episodes in order, each when `work` has returned for it; up to `ahead` are worked on at once."""
+    """Yield the episodes in order, each after `work` has returned for it; `work` runs on up to `ahead` at once."""
     running: deque[tuple[int, Future[None]]] = deque()
     for episode in episodes:
         running.append((episode, pool.submit(work, episode)))

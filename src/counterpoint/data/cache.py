@@ -8,9 +8,9 @@ cameras and the version of this layout. It holds
     actions.bin         float32 [steps, A], where the source has actions
     state.bin           float32 [steps, S], where the source has state; environment_state.bin too
     rewards.bin         float32 [steps], where the source has rewards
-    *.digests           beside each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
-    store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, and
-                        the steps under one digest
+    *.digests           next to each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
+    store.json          each episode's length, instruction, rate and success; the dtype and shape of each file, and
+                        how many steps one digest covers
     SHA256SUMS          the digests of store.json and of the files of digests, as `sha256sum --check` reads them
 
 Opening a store checks the files in SHA256SUMS. Each block of steps is checked against its digest on first access;
@@ -42,7 +42,7 @@ from counterpoint.folder import check_part, lock, mend, read_part, write_part
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
-"""`once` decodes every frame into a training store; `always` decodes the frames of a batch, again each time."""
+"""`once` decodes every frame into a training store; `always` decodes a batch's frames each time they are read."""
 
 
 def prepared(
@@ -54,7 +54,7 @@ def prepared(
     root: str | Path | None = None,
     cameras: Sequence[str] | None = None,
 ) -> EpisodeStore:
-    """Return the store with its frames at training size, as the recipes' key `data.decode` says; see `cached`."""
+    """Return the store with its frames at training size, decoded as the recipe key `data.decode` says; see `cached`."""
     if decode == "always":
         return ResizedStore(store, size, fit, cameras)
     return cached(store, size=size, fit=fit, root=root or None, cameras=cameras)
@@ -71,9 +71,9 @@ def cached(
 ) -> CachedStore:
     """Open the training store of `store` at `size`, building it first where it is missing or damaged.
 
-    It is built in a folder of another name and renamed when complete, under a lock: a killed build leaves nothing that
-    looks like a store and is continued. If several processes ask for a store at the same time, one process builds it
-    while the rest wait.
+    The store is built under a lock, in a folder of another name that is renamed when complete. A killed build leaves
+    nothing that looks like a store, and the next call continues it. If several processes ask for a store at the same
+    time, one process builds it while the rest wait.
 
     Args:
         store: The source.
@@ -109,7 +109,7 @@ def featured(
 ) -> CachedStore:
     """Open the store of `store`'s features, computing them first where they are missing or damaged.
 
-    Each episode's features are written when they are done, so that an interrupted call continues.
+    Each episode's features are written when they are done, so that an interrupted call can be continued.
 
     Args:
         store: The source; frames are read as recorded.
@@ -162,18 +162,18 @@ class _WithParts(SubsetStore):
 
 
 def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
-    """Open a store, which `write` first makes in a folder of another name where it is missing or damaged."""
-    if sound := _open_sound(folder):  # needs no lock, so that a root that cannot be written serves
+    """Open a store; if it is missing or damaged, `write` first makes it in a folder of another name."""
+    if sound := _open_sound(folder):  # needs no lock, so a read-only root works
         return sound
     with lock(folder.with_name(f"{folder.name}.lock"), "builds", wait=True):
         if sound := _open_sound(folder):
             return sound
         remove(folder)  # damaged
-        building = folder.with_name(f"{folder.name}.building")  # a killed build is continued: the lock is ours
+        building = folder.with_name(f"{folder.name}.building")  # continues a killed build: this process holds the lock
         try:
             if not _open_sound(building):
                 write(building)
-        except BadInputError:  # a source that is mended is another source
+        except BadInputError:  # a repaired source has another key and cannot continue this build
             shutil.rmtree(building, ignore_errors=True)
             raise
         building.rename(folder)
@@ -237,7 +237,7 @@ class CachedStore(EpisodeStore):
         return values
 
     def column(self, source: str) -> Array:
-        """Return a vector of all steps through the memory map, where it is stored."""
+        """Return a vector of all steps, through the memory map if the store has the vector."""
         if source not in self._arrays:
             return super().column(source)
         for episode, length in enumerate(self.lengths.tolist()):
@@ -264,9 +264,9 @@ class CachedStore(EpisodeStore):
             raise damage
 
     def damage(self) -> list[BadInputError]:
-        """Return everything that differs from its digest."""
+        """Return an error for each file or episode that differs from its digest."""
         try:
-            store = CachedStore(self.path)  # anew: store.json and the lengths of files may have changed
+            store = CachedStore(self.path)  # reopened: store.json and the lengths of files may have changed
         except BadInputError as error:
             return [error]
         found: list[BadInputError] = []
@@ -296,12 +296,12 @@ class CachedStore(EpisodeStore):
 
 
 class _Digests:
-    """The digests of one file of a store, with a mark for each that has been checked.
+    """The digests of one file of a store, with a mark for each digest that has been checked.
 
     Args:
         store: The store.
         name: The file, without its ending.
-        rows: Steps under one digest.
+        rows: Number of steps that one digest covers.
     """
 
     def __init__(self, store: CachedStore, name: str, rows: int) -> None:
@@ -309,11 +309,11 @@ class _Digests:
         self._rows, self._steps, self._firsts = rows, store._starts, digest_starts(store.lengths, rows)
         check_part(store.path, f"{name}.digests", _damage(store.path, "", "").hint)
         self._digests = store._map(f"{name}.digests", "u1", (int(self._firsts[-1]), DIGEST))
-        # One byte each: 1 once it was found right. Plain bytes, which a fork shares until it writes.
+        # One byte per digest: 1 once the block matched. Plain bytes, which a forked process shares until it writes.
         self._sound = np.zeros(len(self._digests), np.uint8)
 
     def check(self, episodes: int | Array, steps: Array) -> None:
-        """Compare the blocks that hold these steps with their digests, as far as they have not been compared yet.
+        """Compare the blocks that hold these steps with their digests, except blocks that have been compared before.
 
         Args:
             episodes: The episode of each step; broadcasts with `steps`.

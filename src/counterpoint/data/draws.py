@@ -1,4 +1,4 @@
-"""The streams of chance, and clips: F ordered frames of every instructed episode, in the order of a permutation.
+"""Random streams, and clips: F ordered frames of every episode with an instruction, in the order of a permutation.
 
 DecisionNCE, AcTOL and their baselines read clips. Every picked step lies in [0, T-1].
 """
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 def sample_rng(seed: int, step: int, name: str) -> np.random.Generator:
-    """Return a random stream that is a pure function of its three arguments; every stream of a run is one of these.
+    """Return a random stream that is a pure function of its three arguments; all streams of a run are of this kind.
 
     Args:
         seed: The run's seed, or an episode's; 0 or more.
@@ -66,9 +66,9 @@ def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], 
 
 
 def owners(counts: Integers) -> tuple[Integers, Integers]:
-    """Return the episode of each item, where episode e has `counts[e]` items end to end, and each episode's first.
+    """Return the episode of each item, where episode e has `counts[e]` items end to end, and each episode's first item.
 
-    A look-up in this array costs a fiftieth of a binary search.
+    A look-up in this array takes a fiftieth of the time of a binary search.
     """
     return np.repeat(np.arange(len(counts)), counts), np.cumsum(counts) - counts
 
@@ -101,7 +101,7 @@ class Table(Protocol):
 
 
 class Pick(Protocol):
-    """A rule that picks F steps of each clip; plain data that compares."""
+    """A rule that picks F steps of each clip; it is plain data and can be compared."""
 
     @property
     def count(self) -> int:
@@ -109,7 +109,7 @@ class Pick(Protocol):
 
     @property
     def min_length(self) -> int:
-        """The shortest clip the rule is defined on."""
+        """Length of the shortest clip that the rule is defined on."""
 
     def __call__(self, lengths: Int[Integers, " B"], rng: np.random.Generator) -> Int[Integers, "B F"]:
         """Pick F steps of each of B clips; -1 marks padding."""
@@ -143,7 +143,7 @@ class Clips:
 
 
 class ClipTable:
-    """Clips over the episodes of one store: sample g of a run has place g mod N in the order of epoch g div N."""
+    """Clips over the episodes of one store: sample g of a run is number g mod N in the order of epoch g div N."""
 
     def __init__(self, index: Clips, lengths: Integers, tasks: Integers) -> None:
         self._index, self._lengths, self._tasks = index, lengths, tasks
@@ -154,7 +154,7 @@ class ClipTable:
         return len(self._counts if self._index.per_instruction else self._lengths)
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw one step; see `Table`."""
+        """Draw the samples of one step; see `Table.draw`."""
         sample = step * count + np.arange(count)
         epoch, place = np.divmod(sample, len(self))
         episode = np.empty(count, np.int64)
@@ -219,8 +219,8 @@ class StartGoal:
 class SortedUniform:
     """The rule of DecisionNCE's released code: F distinct steps, uniform over the clip, sorted.
 
-    Against `StartGoal` at T=20 the mean segment is 7.0 steps, not 5.5, and single steps are drawn .10 of the time,
-    not .187.
+    Compared with `StartGoal` at T=20, the mean segment has 7.0 steps instead of 5.5, and segments of a single step have
+    probability .10 instead of .187.
     """
 
     frames: int = 2
@@ -232,7 +232,7 @@ class SortedUniform:
 
     @property
     def min_length(self) -> int:
-        """The shortest clip: F steps, since they are distinct."""
+        """Length of the shortest clip: F steps, since they are distinct."""
         return self.frames
 
     def __call__(self, lengths: Integers, rng: np.random.Generator) -> Integers:
@@ -262,7 +262,7 @@ class SortedFrames:
 
 @dataclass(frozen=True)
 class LastFrame:
-    """The last step alone: CLIP aligns it with the instruction when the goal frame represents the clip."""
+    """Only the last step: CLIP aligns it with the instruction when the goal frame represents the clip."""
 
     count: ClassVar[int] = 1
     min_length: ClassVar[int] = 1
@@ -293,10 +293,10 @@ class GoalTransition:
 
 @dataclass(frozen=True)
 class R3MFrames:
-    """R3M's five frames: one of the first fifth, one of the last fifth, and three in order between the clip's ends.
+    """R3M's five frames: one of the first 20 %, one of the last 20 %, and three in order from the whole clip.
 
     Attributes:
-        share: The share of the clip that counts as its beginning and as its end.
+        share: The share of the clip that counts as its start, and as its end.
     """
 
     share: float = 0.2

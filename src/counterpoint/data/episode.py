@@ -1,6 +1,6 @@
 """One trajectory: frames, actions, rewards and an instruction.
 
-Step t holds the image o_t, the action a_t taken on it, that action's reward r_t, and its time. No image follows the
+Step t holds the image o_t, its time, the action a_t taken there and the reward r_t of that action. No image follows the
 last action.
 """
 
@@ -112,7 +112,7 @@ class Spaces:
         goal: Shape of one goal.
         action: Dimensions of a continuous action in [-1, 1], or the number of discrete actions.
         discrete: True for discrete actions.
-        success_distance: Goals nearer than this, in the goal's own units, count as reached; 0 means equality.
+        success_distance: Goals nearer than this, in the units of the goal, count as reached; 0 means equality.
     """
 
     observation: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The replay buffer: a store of whole goal-reaching episodes that grows at one end and loses its oldest at the other.
+"""The replay buffer: a store of whole goal-reaching episodes; new episodes are appended and the oldest are dropped.
 
 Row r is at index r modulo the number of rows. An episode of T transitions takes T + 2 rows: its states, then the goal
 that it was commanded to reach::
@@ -8,8 +8,8 @@ that it was commanded to reach::
     goal          g(s0)  g(s1)  ...   g(sT-1)   g(sT)  command
     action        a0     a1     ...   aT-1      -      -
 
-When room is needed the oldest episodes go, whole. Their rows are overwritten at least `slack` transitions later: until
-then an older cursor can be restored.
+When room is needed, the oldest episodes are dropped whole. Their rows are overwritten at least `slack` transitions
+later; until then, a cursor (a saved state of the buffer) that refers to them can be restored.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from counterpoint.files import write_atomically
 Integers = NDArray[np.int64]
 
 TOLERANCE = 1e-6
-"""How far beyond [-1, 1] an action may lie, for rounding in float32; it is clipped then."""
+"""An action may exceed [-1, 1] by this much, because of rounding in float32; it is then clipped."""
 
 
 def check_episode(spaces: Spaces, episode: GoalEpisode) -> GoalEpisode:
     """Check one episode against `spaces`, and return it in the types it is stored in.
 
     Raises:
-        BadInputError: When it has fewer than two states, a shape or type is wrong, a number is not finite, or an
-            action is out of range.
+        BadInputError: When the episode has fewer than two states, a shape or type is wrong, a number is not finite, or
+            an action is out of range.
     """
     states = len(np.atleast_1d(episode.observations))
     require(states >= 2, "episode", f"{states} states", "at least 2, the two ends of a transition", "leave it out")
@@ -85,7 +85,7 @@ def _actions(spaces: Spaces, actions: Array, T: int) -> Array:
 
 
 FIELDS = ("start", "length", "terminated", "checksum")
-"""The numbers kept of each episode: its first row, T, 0 or 1, and a CRC-32 of its rows."""
+"""The numbers kept of each episode: its first row, T, whether it terminated (0 or 1), and a CRC-32 of its rows."""
 
 
 class Rows:
@@ -98,8 +98,8 @@ class Rows:
             a buffer can be restored.
 
     Raises:
-        BadInputError: When the arrays are larger than what is free, or the folder holds another buffer's files.
-            Nothing was allocated then.
+        BadInputError: When the arrays are larger than the free space, or the folder holds another buffer's files. Then
+            nothing is allocated.
     """
 
     def __init__(self, columns: Mapping[str, np.dtype[Any]], count: int, folder: Path | None) -> None:
@@ -124,7 +124,7 @@ class Rows:
         for name, row in columns.items():
             with files[name].open("ab") as file:
                 file.truncate(self.count * row.itemsize)
-                # Blocks are taken now: a mapped file that grows on a full disk ends its process without a word.
+                # Reserve the space now: a mapped file that grows on a full disk ends its process without a message.
                 if hasattr(os, "posix_fallocate"):  # not on macOS
                     os.posix_fallocate(file.fileno(), 0, self.count * row.itemsize)
             self._arrays[name] = np.memmap(files[name], row.base, mode="r+", shape=(self.count, *row.shape))
@@ -132,7 +132,7 @@ class Rows:
             write_atomically(note, layout)
 
     def write(self, name: str, row: int, values: Array) -> None:
-        """Put `values` [n, ...] at rows `row` and after, n at most the number of rows."""
+        """Write `values` [n, ...] into the rows from `row` on; n is at most the number of rows."""
         first = row % self.count
         fit = min(len(values), self.count - first)
         self._arrays[name][first : first + fit] = values[:fit]
@@ -175,14 +175,14 @@ class ReplayBuffer(EpisodeStore):
 
     Args:
         spaces: Shapes of states, goals and actions. Shapes of three axes are images, kept as uint8.
-        capacity: Transitions held at most.
-        folder: Keeps the rows in memory-mapped files there: for images, and to continue a run. `None`: in memory.
+        capacity: Maximum number of transitions held.
+        folder: Folder for memory-mapped rows, for images and to continue a run; `None` keeps the rows in memory.
         slack: Number of transitions that can be added after a `cursor` was taken before rows that it refers to are
             lost.
-        shortest: Shortest episode, in transitions, that room is counted for. With shorter episodes the buffer holds
+        shortest: Shortest episode, in transitions, for which room is planned. With shorter episodes the buffer holds
             fewer transitions than `capacity`, and `slack` is used up sooner.
-        goal_is_observation: Goals are whole observations, which are then stored once; `achieved` is not read.
-        action_bounds: [2, A], the bounds that data were scaled from; kept as an attribute.
+        goal_is_observation: True if goals are whole observations, which are then stored once; `achieved` is not read.
+        action_bounds: [2, A], the action bounds of the data before they were scaled; kept as an attribute.
 
     Raises:
         BadInputError: When a number is not positive, or the buffer is larger than free memory or disk.
@@ -241,11 +241,11 @@ class ReplayBuffer(EpisodeStore):
         return hashlib.sha256(json.dumps(self.cursor()["episodes"]).encode()).hexdigest()
 
     def append(self, episode: GoalEpisode) -> None:
-        """Add one episode; the oldest go until there is room.
+        """Add one episode; the oldest episodes are dropped until there is room.
 
         Raises:
-            BadInputError: When the episode is too short, too long, of other shapes, holds numbers that are not finite
-                or actions out of range. The buffer is as before then.
+            BadInputError: When the episode is too short, too long or of other shapes, or holds numbers that are not
+                finite or actions out of range. The buffer is then unchanged.
         """
         if self._goal == "observation":
             episode = replace(episode, achieved=episode.observations)
@@ -273,22 +273,22 @@ class ReplayBuffer(EpisodeStore):
         return self._rows.gather(self._goal if source in ("goal", "command") else source, rows)
 
     def rewards_differ(self) -> bool:
-        """Return whether two transitions have different rewards: otherwise rewards teach nothing."""
+        """Return True if two transitions have different rewards; if all rewards are equal, they teach nothing."""
         starts, lengths = self._episodes[:2]
         rows = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         rewards = self._rows.gather("reward", rows)
         return bool(rewards.size) and bool((rewards != rewards[0]).any())
 
     def cursor(self) -> dict[str, Any]:
-        """Return the state that sampling depends on beside the rows, as JSON values."""
+        """Return the state that sampling depends on in addition to the rows, as JSON values."""
         return {"head": self._head, "episodes": dict(zip(FIELDS, self._episodes.tolist(), strict=True))}
 
     def restore(self, cursor: dict[str, Any]) -> None:
-        """Go back to a `cursor`: sampling is then the same, bit by bit.
+        """Return to the state of a `cursor`: sampling then repeats bit by bit.
 
         Raises:
-            BadInputError: When rows that the cursor refers to are missing or have changed. The buffer is as before
-                then.
+            BadInputError: When rows that the cursor refers to are missing or have changed. The buffer is then
+                unchanged.
         """
         table = np.array([cursor["episodes"][field] for field in FIELDS], np.int64)
         for start, length, _, checksum in table.T.tolist():
@@ -317,7 +317,7 @@ class ReplayBuffer(EpisodeStore):
     def _write(self, episode: GoalEpisode) -> None:
         at = self._head
         goals = np.concatenate([episode.achieved, episode.commanded[None]])
-        # Rows without a transition are equal in every run, for the checksum.
+        # Rows without a transition have the same content in every run, so that checksums agree.
         actions = np.concatenate([episode.actions, np.zeros((2, *episode.actions.shape[1:]), episode.actions.dtype)])
         rewards = np.concatenate([episode.rewards, np.zeros(2, np.float32)])
         returns = np.cumsum(rewards[::-1], dtype=np.float64)[::-1].astype(np.float32)

@@ -1,4 +1,4 @@
-"""Frames at training size: the rule of resizing, and a store that decodes its frames whenever they are read."""
+"""Frames at training size: the resize rule, and a store that decodes its frames whenever they are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def resized_shape(height: int, width: int, size: int, fit: Fit) -> tuple[int, in
 
 
 def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
-    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames of that size stay as they are.
+    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames that have the size already are kept.
 
     Args:
         frames: uint8 [N, H, W, 3].
@@ -47,14 +47,14 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
 
     if len(frames) <= _FEW:
         return np.stack([one(frame) for frame in frames])
-    with ThreadPoolExecutor() as pool:  # Pillow resizes outside Python's lock
+    with ThreadPoolExecutor() as pool:  # Pillow releases Python's global lock while it resizes
         return np.stack(list(pool.map(one, frames)))
 
 
 class ResizedStore(StoreView):
     """Another store at training size: only the frames that are asked for are read, decoded and resized.
 
-    Pixels are those of the training store of the same size. Nothing is written, and nothing is kept.
+    Pixels equal those of the training store of the same size. Nothing is written to disk or kept in memory.
 
     Args:
         store: The source.

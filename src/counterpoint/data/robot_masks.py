@@ -1,8 +1,8 @@
 """Robot masks mark the pixels of an image that show the robot; this module reads, converts and examines them.
 
-A mask travels as one more camera of its store. The mask of `agentview` is `agentview_mask`: uint8 [N, H, W, 3] with
-three equal channels, 0 off the robot and 255 on it. So every format, training store and sampler carries masks as it
-carries images, and a data set without them is no special case.
+A mask is stored as one more camera. The mask of `agentview` is `agentview_mask`: uint8 [N, H, W, 3] with three equal
+channels, 0 off the robot and 255 on it. So every format, training store and sampler treats masks as images, and a data
+set without masks is no special case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from counterpoint.errors import BadInputError, require
 
 MASK_SUFFIX = "_mask"
 """The ending of the name of a camera's mask."""
-_ON = 127  # the robot is where a mask is brighter: half of a pixel that was resized
+_ON = 127  # brighter pixels show the robot: half of 255, because resizing mixes pixels
 
 
 def mask_camera(camera: str) -> str:
@@ -41,7 +41,7 @@ def masked_cameras(cameras: Sequence[str]) -> tuple[str, ...]:
 
 
 def binary_mask(frames: UInt8[NDArray[np.uint8], "*lead H W 3"]) -> Bool[NDArray[np.bool_], "*lead H W"]:
-    """Return which pixels of a store's mask, resized or not, show the robot."""
+    """Return True for the pixels of a store's mask, resized or not, that show the robot."""
     shown: NDArray[np.bool_] = frames[..., 0] > _ON
     return shown
 
@@ -53,12 +53,12 @@ def mask_frames(mask: Bool[NDArray[np.bool_], "*lead H W"]) -> UInt8[NDArray[np.
 
 
 def as_mask(where: str, values: NDArray[Any]) -> Bool[NDArray[np.bool_], "*lead H W"]:
-    """Return the mask in a file's values.
+    """Convert the values in a mask's file to a mask.
 
     Args:
         where: The file's name in errors.
-        values: bool or integers: 0 off the robot, and 1 or 255 on it. Three dimensions and more may end in a
-            colour axis of 3 or 4, of which the first three are equal.
+        values: bool or integers: 0 off the robot, and 1 or 255 on it. Arrays of three or more dimensions may end in a
+            colour axis of size 3 or 4, whose first three channels are equal.
 
     Raises:
         BadInputError: When there are other values.
@@ -80,12 +80,12 @@ def as_mask(where: str, values: NDArray[Any]) -> Bool[NDArray[np.bool_], "*lead 
 
 
 def constant(mask: Array) -> str | None:
-    """Return `empty` or `full` if all pixels of a mask, bool [T, H, W], are; no frame then separates the robot."""
+    """Return `empty` or `full` if all pixels of a mask, bool [T, H, W], are: such a mask separates nothing."""
     return "full" if mask.all() else None if mask.any() else "empty"
 
 
 def examine_masks(path: Path, store: EpisodeStore, episode: int) -> list[BadInputError]:
-    """Find masks of another size than their images, with other values than 0 and 255, or constant throughout.
+    """Find masks that differ in size from their images, have values other than 0 and 255, or are constant throughout.
 
     Raises:
         BadInputError: When frames cannot be read.

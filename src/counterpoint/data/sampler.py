@@ -1,4 +1,4 @@
-"""Batches: a bound spec, a store and a seed alone decide the batch of every step and the order of batches.
+"""Batches: only a bound spec, a store and a seed decide the batch of every step and the order of batches.
 
 A whole batch is drawn at once from streams keyed on (seed, step, name), and each rank reads its own rows. So 0, 1 or 4
 workers and 1, 2 or 4 ranks give the same global batches, and a run resumes at step k by reading step k.
@@ -30,27 +30,27 @@ Integers = NDArray[np.int64]
 class Sampler(Dataset[dict[str, Any]]):
     """Serves a spec from a store, batch by batch.
 
-    A batch of b samples (a rank's share) holds the spec's reads and transforms, and by the kind of its index
+    A batch of b samples (a rank's share) holds the spec's reads and transforms. The other keys depend on the index:
 
     - clips: `frames` uint8 [b, F, H, W, 3], or `features` float32 [b, F, A, E] and the row of each sample in
       `features.row`; `state` float32 [b, F, P]; `clip.indices` int64 and `clip.valid` bool [b, F], False where a short
-      clip is padded; `instruction` (b strings), `instruction_id` (equal text, equal number), `episode`, `sample` and
+      clip is padded; `instruction` (b strings), `instruction_id` (equal for equal text), `episode`, `sample` and
       `length`, int64 [b];
-    - anchors: `frames` uint8 [b, V, C S, H, W, 3], one view an offset, negatives appended; `frames_valid` bool
+    - anchors: `frames` uint8 [b, V, C S, H, W, 3], one view per offset, negatives appended; `frames_valid` bool
       [b, V], False where an offset lay before the first step or a negative fills a gap; `near_valid` bool [b, N];
-      `masks` bool [b, V, C, H, W], all False of a camera without masks; `actions` float32 [b, K, A], zeros beyond a
+      `masks` bool [b, V, C, H, W], all False for a camera without masks; `actions` float32 [b, K, A], zeros beyond a
       task's own dimensions, with `action_mask` bool [b, A] and `actions_valid` bool [b, K]; `rewards` [b, K] and
       `state` [b, offsets, P] float32; `instruction`, its number `task`, `episode`, `step` (the anchor's), `sample`;
     - transitions: the keys of `counterpoint.data.spec.TRANSITION_READS`.
 
     Args:
-        store: Episodes; one that grows is drawn from as it is at the time.
+        store: Episodes; from a store that grows, each step draws from the episodes that the store then has.
         bound: The spec, bound to the training data.
         batch_size: B, samples per batch over all ranks; a multiple of `world_size`.
         seed: The run's seed.
         rank: This process's number.
         world_size: Number of processes that share each batch.
-        workers: Worker processes that prepare batches; 0 prepares them here.
+        workers: Worker processes that prepare batches; 0 prepares them in this process.
 
     Raises:
         BadInputError: When the batch cannot be divided among the processes, episodes are too short, or a source is
@@ -78,7 +78,7 @@ class Sampler(Dataset[dict[str, Any]]):
         self._table = self._new_table()
         shared: dict[str, Any] = {"batch_size": batch_size, "rank": rank, "world_size": world_size}
         self._beside = {
-            # Another seed: the same anchors twice in a batch would make it poorer.
+            # Another seed, since drawing the same anchors twice would make a batch less diverse.
             name: Sampler(store, replace(bound, spec=other), seed=seed + 1, **shared)
             for name, other in bound.spec.beside.items()
         }
@@ -94,7 +94,7 @@ class Sampler(Dataset[dict[str, Any]]):
             have, mask = set(masked_cameras(store.cameras)) & set(bound.cameras), mask_camera(bound.cameras[0])
             hint = "record masks with the data, or make them with `counterpoint data masks`"
             require(have, "masks", f"cameras {list(store.cameras)}", f"one such as {mask!r}", hint)
-        for transform in bound.spec.transforms.values():  # refuses images that are too small for it
+        for transform in bound.spec.transforms.values():  # refuses images that are too small
             transform.draw(ViewShape(1, 1, len(bound.cameras), *self._image[:2]), sample_rng(seed, 0, "check"))
         vectors = {"rewards", "state", "timestamps", "features"}
         for source in vectors & {read.source for read in bound.spec.reads.values()}:
@@ -124,7 +124,8 @@ class Sampler(Dataset[dict[str, Any]]):
             num_workers=self.workers,
             prefetch_factor=4 if self.workers else None,
             pin_memory=torch.cuda.is_available(),
-            # Without its own it would draw from the global stream, which must not change for a run to resume.
+            # Without its own generator it would draw from the global stream, which must not change if a run is to
+            # resume.
             generator=torch.Generator(),
         )
 
@@ -173,7 +174,7 @@ class Sampler(Dataset[dict[str, Any]]):
         require(stack, "camera", f"{len(cameras)} cameras", "one, of which clips are made", "name one camera")
         b, V, S = steps.shape
         frames = self._pool.empty((b, V, len(cameras), S, *self._image))
-        # A camera's frames do not lie together in the batch: they go there through an array of their own.
+        # A camera's frames are not contiguous in the batch: they are read into an array of their own and then copied.
         own = self._pool.empty((b, V, S, *self._image))
         for number, camera in enumerate(cameras):
             frames[:, :, number] = self.store.gather("frames", draw.episode, steps, camera=camera, out=own)

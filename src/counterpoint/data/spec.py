@@ -59,8 +59,8 @@ class Spec:
         index: The rule that chooses samples: `Clips`, `Anchors` or `Transitions`.
         reads: The tensor to read for each key of the batch.
         transforms: The random numbers to draw for each key of the batch: changes of `frames`, and noise.
-        beside: Specs of auxiliary objectives by name; their keys become `name.key`. Each has its own seed, so that a
-            further spec does not change the draws of the rest.
+        beside: Specs of auxiliary objectives by name; their keys become `name.key`. Each spec has its own seed, so that
+            adding one does not change the draws of the others.
     """
 
     index: Index
@@ -100,11 +100,11 @@ class Spec:
         """Return the spec of anchors with observations and actions around them.
 
         Args:
-            offsets: Observations at t + offset; `Anchors` has this and the arguments not described here.
-            actions: K.
+            offsets: Observations at t + offset; `Anchors` describes the arguments that it shares with this method.
+            actions: K, the number of actions.
             near: Negatives around the last observation, appended to `frames`.
             stack: S, frames per observation.
-            shift: Largest random shift of each view, in pixels; 0 for none.
+            shift: Maximum random shift of each view, in pixels; 0 for none.
             shift_together: Shift all views of a sample by the same amount.
             crop: Side of a random window, in pixels; 0 for none.
             first_action: Shift of the actions.
@@ -142,7 +142,7 @@ class Spec:
 
     @property
     def shift(self) -> int:
-        """Largest random shift of each view, in pixels; 0 for none."""
+        """Maximum random shift of each view, in pixels; 0 for none."""
         return getattr(self.transforms.get("shift"), "pad", 0)
 
     @property
@@ -159,7 +159,7 @@ class Spec:
         return replace(self, transforms={**self.transforms, key: transform})
 
     def with_index(self, **changes: Any) -> Spec:
-        """Return a copy whose index has other settings."""
+        """Return a copy with changed settings of the index."""
         return replace(self, index=replace(self.index, **changes))
 
     def with_read(self, key: str, read: Read | None) -> Spec:
@@ -182,13 +182,13 @@ class Spec:
         action_dim: int | None = None,
         tasks: Mapping[Task, int] | None = None,
     ) -> BoundSpec:
-        """Add the widths, cameras and task numbers of the training data, so that validation data get the same.
+        """Fix the action width, cameras and task numbers by the training data, so that validation data get the same.
 
         Args:
             store: Training episodes.
             cameras: Cameras of `frames`; the store's first by default.
-            action_dim: A, where it exceeds the data's own; further dimensions are zero and masked.
-            tasks: Tasks that have a number already; further tasks are numbered after them.
+            action_dim: A, if it is larger than in the data; further dimensions are zero and masked.
+            tasks: Tasks that already have a number; further tasks are numbered after them.
 
         Raises:
             BadInputError: When a camera is unknown, or actions are missing.

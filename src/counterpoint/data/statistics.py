@@ -35,7 +35,7 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
         store: The training episodes, without any held-out episode.
 
     Raises:
-        BadInputError: When an episode has no actions, or episodes of a domain have other dimensions than its first.
+        BadInputError: When an episode has no actions, or other dimensions than the first episode of its domain.
     """
     actions, tasks = store.column("actions"), task_numbers(store)
     own, task_of = action_mask(store, actions.shape[1]), np.repeat(tasks, store.lengths)

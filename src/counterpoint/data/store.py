@@ -22,13 +22,13 @@ Cameras = str | Sequence[str] | None
 
 
 VECTORS = ("timestamps", "actions", "state", "environment_state", "rewards", "features")
-"""The sources of an episode beside its frames: one vector a step."""
+"""The sources that an episode may have in addition to frames, each with one vector per step."""
 
 
 class EpisodeStore:
     """The base of all stores: lengths first, pixels on demand.
 
-    A store implements `frames` and either `_values` or, of the four methods below it, those for which it has data.
+    A store implements `frames` and either `_values` or those of the methods below it for which it has data.
 
     Attributes:
         episodes: Descriptions of the episodes, in order, read without decoding anything.
@@ -86,7 +86,7 @@ class EpisodeStore:
         return cast(Array | None, self._values("rewards", episode))
 
     def features(self, episode: int) -> Array | None:
-        """Return a frozen network's features of each frame, float32 [T, A, E], or `None`; A - 1 rows are augmented."""
+        """Return a frozen network's features of each frame, float32 [T, A, E], or `None`; A - 1 of A are augmented."""
         return cast(Array | None, self._values("features", episode))
 
     def column(self, source: str) -> Array:
@@ -240,13 +240,13 @@ class MemoryStore(EpisodeStore):
 
 
 class OutputPool:
-    """Memory for batches. A large piece is used again once no array or tensor holds it.
+    """Memory for batches. A large piece is reused once no array or tensor holds it.
 
     Fresh memory costs a page fault per page; for a batch of images, the faults take longer than the copy.
 
     Attributes:
-        large: Bytes from which on memory is used again.
-        spare: Greatest number of unused pieces of each size.
+        large: Size in bytes from which on memory is reused.
+        spare: Maximum number of unused pieces of each size.
     """
 
     large, spare = 1 << 20, 8
@@ -261,7 +261,7 @@ class OutputPool:
             return np.empty(shape, dtype)
         free = self._free.setdefault(need, [])
         memory = free.pop() if free else bytearray(need)
-        # Every array and tensor made of `flat` holds it, because its own memory is no array's.
+        # Every array and tensor made from `flat` keeps a reference to it, because its memory belongs to no other array.
         flat = np.frombuffer(memory, dtype)
         weakref.finalize(flat, self._put_back, free, memory).atexit = False
         return flat.reshape(shape)
@@ -271,5 +271,5 @@ class OutputPool:
         if len(free) < cls.spare:
             free.append(memory)
 
-    def __reduce__(self) -> tuple[type[OutputPool], tuple[()]]:  # another process starts with none
+    def __reduce__(self) -> tuple[type[OutputPool], tuple[()]]:  # another process starts with an empty pool
         return OutputPool, ()

@@ -7,7 +7,7 @@ An episode of T transitions holds T + 1 states::
     transition   0    1    2   ...  T-1        transition t = (s_t, a_t, s_{t+1})
 
 The future of transition t is s_{t+k}, with k = 1, 2, ... drawn with probability (1 - gamma) gamma^(k - 1)
-(TD InfoNCE, Eq. 3). An episode ends, so only k <= T - t can be served; `Tail` names the rule for the rest.
+(TD InfoNCE, Eq. 3). Because an episode ends, only k <= T - t exists; `Tail` names the rule for larger k.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tail = Literal["renormalise", "clip", "reject"]
 """The rule for a future step beyond the end of its episode.
 
 `renormalise` draws from the geometric distribution restricted to the episode, `clip` takes the last state instead,
-`reject` gives the whole transition up and draws another one (so that late transitions are rarer).
+`reject` discards the whole transition and draws another one (so that late transitions are rarer).
 """
 
 
@@ -82,7 +82,7 @@ class TransitionTable:
         return owners(self._lengths + 1)
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw one step; see `Table`. All draws share one stream."""
+        """Draw the samples of one step; see `Table.draw`. All draws share one stream."""
         index, rng = self._index, sample_rng(seed, step, "replay batch")
         episode, at = self.transitions(count, rng)
         draws = {"transition": Draw(episode, at), "next": Draw(episode, at + 1)}
@@ -101,7 +101,7 @@ class TransitionTable:
     def transitions(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw transitions uniformly; under `reject` with probability proportional to 1 - gamma^(T - t).
 
-        The rule of `reject` equals drawing a transition uniformly and its future geometrically, and drawing both again
+        The rule of `reject` equals drawing a transition uniformly and its future geometrically, and redrawing both
         until the future lies inside the episode. The probability that it does is 1 - gamma^(T - t).
 
         Returns:

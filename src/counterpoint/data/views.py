@@ -1,4 +1,4 @@
-"""Stores that show other stores: a part of a store, several stores as one, other cameras or other columns."""
+"""Stores that are views of other stores: a part of a store, several stores as one, other cameras or other columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from counterpoint.errors import require
 
 Integers = NDArray[np.int64]
 Task = tuple[str, str]
-"""The name of a domain, empty where there is one alone, and an instruction."""
+"""The name of a domain (empty if there is only one domain), and an instruction."""
 
 _BLOCK = 16  # samples copied at a time
 
@@ -88,7 +88,7 @@ class SubsetStore(StoreView):
 
 
 def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore:
-    """Return a view of a store that has another vector of all steps, such as features: [all steps, ...]."""
+    """Return a view of a store with one more vector of all steps, such as features: [all steps, ...]."""
     view = SubsetStore(store, range(len(store.episodes)))
     view._columns[source] = values
     return view
@@ -98,7 +98,7 @@ class StateStore(StoreView):
     """Another store whose `state` joins several of its sources side by side.
 
     Args:
-        store: The whole.
+        store: The whole store.
         sources: `state`, `environment_state`, or both in the order wanted.
 
     Attributes:
@@ -142,10 +142,10 @@ class OneCameraStore(StoreView):
 
 
 class CamerasApart(StoreView):
-    """A store with one episode per camera and episode; all episodes of the first camera come first.
+    """A view with one episode for each camera of each episode; all episodes of the first camera come first.
 
     Args:
-        store: The whole.
+        store: The whole store.
         cameras: Some cameras of the store.
     """
 
@@ -162,7 +162,7 @@ class CamerasApart(StoreView):
 
     def _camera(self, camera: str | None) -> str | None:
         check_camera(camera or self.cameras[0], self.cameras)
-        return None  # every view has one
+        return None  # every episode of the view has one camera
 
 
 class MultiTaskStore(StoreView):
@@ -177,8 +177,8 @@ class MultiTaskStore(StoreView):
         action_dims: The number of action dimensions of each domain; 0 for a domain without actions.
 
     Raises:
-        BadInputError: When names do not fit, frame sizes differ, no camera is common, or action dimensions differ
-            inside one domain.
+        BadInputError: When stores and names do not match, frame sizes differ, no camera is common, or action dimensions
+            differ inside one domain.
     """
 
     def __init__(self, stores: Sequence[EpisodeStore], names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Encoders: map frames and instructions into one space, and stacks of frames to a state (`encoders.observation`)."""
+"""Encoders that map frames and instructions into one space, or stacks of frames to a state (`encoders.observation`)."""
 
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder

@@ -1,4 +1,4 @@
-"""A network from another library or the user under a linear head: its features, its spatial map, its head."""
+"""A network of another library or of the user, with a linear head: its features, its spatial map and the head."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from counterpoint.errors import require
 
 
 class Backbone(nn.Module):
-    """A network from another library or the user, a pooling of its map, and a linear head.
+    """A network of another library or of the user, followed by pooling of its spatial map and a linear head.
 
     Args:
         network: A module that maps normalised images [N, 3, S, S] to features [N, E] or a map [N, E, h, w].
-        embed_dim: D.
-        image_size: S.
-        pool: Side of the grid that the map is averaged to; 1 takes the network's own output.
+        embed_dim: Dimensions of the embedding (D).
+        image_size: Side of the images in pixels (S).
+        pool: Side of the grid that the map is averaged to; with 1, the network's output is used.
         dropout: Share of the features dropped in training.
         frozen: Keep the network fixed and in evaluation mode.
 
@@ -42,7 +42,7 @@ class Backbone(nn.Module):
         self.dropout, self.projection = nn.Dropout(dropout), nn.Linear(self.width, embed_dim)
 
     def features(self, images: Float[Tensor, "N 3 S S"], network: nn.Module | None = None) -> Float[Tensor, "N E"]:
-        """Return the network's pooled features, without gradient where it is frozen."""
+        """Return the network's pooled features, without gradient if the network is frozen."""
         network = network or self.backbone
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             found = spatial_map(network, images) if self.pool > 1 else network(images)
@@ -62,16 +62,16 @@ class Backbone(nn.Module):
         """Switch dropout on or off; a frozen network stays in evaluation mode."""
         if not self.frozen:
             return super().train(mode)
-        self.training = mode  # without a walk through the network, which takes as long as a step of the head
+        self.training = mode  # without visiting the network's modules, which takes as long as a step of the head
         self.dropout.train(mode)
         return self
 
 
 def spatial_map(network: nn.Module, images: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N C h w"]:
-    """Return a network's last map; the patch tokens of a vision transformer as a square map.
+    """Return a network's last spatial map; for a vision transformer, its patch tokens as a square map.
 
     Raises:
-        BadInputError: When the network has no map.
+        BadInputError: If the network has no spatial map.
     """
     known: Any = network
     if hasattr(network, "forward_features"):  # timm

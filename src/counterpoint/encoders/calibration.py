@@ -1,7 +1,7 @@
-"""The calibration of a reward: from its values to progress, success and distance from the training data.
+"""The calibration of a reward: maps its values to progress and success, and measures distance from the training data.
 
-A `Calibration` is part of the encoder's configuration, so that a saved model carries it;
-`counterpoint.rewards.calibration` measures one on training episodes.
+A `Calibration` is part of the encoder's configuration, so that it is saved with the model;
+`counterpoint.rewards.calibration` measures it on training episodes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from counterpoint.errors import require
 Array = NDArray[np.float64]
 
 RewardForm = Literal["potential", "similarity", "transition", "goal", "language"]
-"""The reward that an encoder was trained for; `counterpoint.rewards.model` defines each."""
+"""The reward that an encoder was trained for; `counterpoint.rewards.model` defines the forms."""
 
 BINS = 50
-"""Most groups of rewards, equally many in each, to which the isotonic regression is fitted."""
+"""Maximum number of equally large groups of rewards that the isotonic regression is fitted to."""
 
 
 class Calibration(FrozenConfig):
@@ -29,24 +29,25 @@ class Calibration(FrozenConfig):
 
     Attributes:
         form: The reward that is mapped: for encoders trained for `potential` or `transition`, the one of the two with
-            the smaller error on the training episodes; else the encoder's own form.
-        rewards: Rewards at the map's knots, increasing: the gain since the first frame where the form is `potential`
-            or `goal`, else the reward itself.
+            the smaller error on the training episodes; otherwise the encoder's form.
+        rewards: Rewards at the map's knots, increasing: the gain since the first frame if the form is `potential` or
+            `goal`, otherwise the reward itself.
         progress: Progress at the knots, never decreasing, in [0, 1].
-        success: Least progress that counts as success.
+        success: Minimum progress that counts as success.
         success_from: Source of `success`: the best F1 on validation episodes with enough failures, or, uncalibrated,
             the quantile `success_quantile` of the final progress of successes.
-        success_quantile: The quantile that `success_from` mentions.
+        success_quantile: The quantile used by `success_from`.
         centre: Mean embedding of training frames.
         scale: Standard deviation of each of the embedding's D numbers.
         distance: Distance (root mean square of the deviations) above which a frame is unlike the training data.
-        distance_quantile: Share of the frames of `measured_on` whose distance is smaller.
-        measured_on: Episodes on which the errors and the distance were measured; training where nothing is held out.
+        distance_quantile: Share of the frames of `measured_on` with a smaller distance than `distance`.
+        measured_on: Episodes on which the errors and the distance were measured: validation episodes, or training
+            episodes if none are held out.
         episodes: Number of training episodes in the regression.
-        measured_episodes: Number of successful episodes behind the errors.
+        measured_episodes: Number of successful episodes on which the errors were measured.
         error: Mean absolute error of progress.
-        error_of_a_ramp: The error of a clock that reaches 1 at the mean length of the training episodes.
-        error_of_a_constant: The error of the constant 0.5.
+        error_of_a_ramp: Error of a ramp in time that reaches 1 at the mean length of the training episodes.
+        error_of_a_constant: Error of the constant 0.5.
     """
 
     form: RewardForm
@@ -67,11 +68,11 @@ class Calibration(FrozenConfig):
     error_of_a_constant: float
 
     def progress_of(self, rewards: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Return progress in [0, 1] of rewards (gains, where the form is `potential` or `goal`)."""
+        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`)."""
         return np.asarray(np.interp(rewards, self.rewards, self.progress))
 
     def novelty_of(self, embeddings: Float[Array, "T D"]) -> Float[Array, " T"]:
-        """Return frames' distance from the training data in units of the threshold; above 1, a frame is unlike them."""
+        """Return each frame's distance from the training data, divided by the threshold; above 1 it is unlike them."""
         deviations = (embeddings - np.array(self.centre)) / np.array(self.scale)
         return np.asarray(np.sqrt((deviations**2).mean(axis=1)) / self.distance)
 
@@ -85,7 +86,8 @@ def isotonic(
         x: Inputs.
         y: Targets.
         weight: Weight of each pair, above 0.
-        bins: Groups of neighbours, of about equal weight, that are averaged first; equal inputs stay together.
+        bins: Maximum number of groups of neighbours, of about equal weight, that are averaged before the fit; equal
+            inputs stay in one group.
 
     Returns:
         Knots of the fitted function, x strictly increasing; the function is linear between knots and constant outside.
@@ -93,7 +95,7 @@ def isotonic(
     order = np.argsort(x, kind="stable")
     x, y, weight = x[order], y[order], weight[order]
     share = np.cumsum(weight) / weight.sum()
-    first = np.flatnonzero(np.r_[True, np.diff(x) > 0])  # of equal inputs
+    first = np.flatnonzero(np.r_[True, np.diff(x) > 0])  # first index of each run of equal inputs
     group = np.minimum((share[first] - 1e-12) * bins, bins - 1).astype(int)
     starts = first[np.r_[True, np.diff(group) > 0]]
     total = np.add.reduceat(weight, starts)
@@ -109,12 +111,12 @@ def isotonic(
 
 
 def best_f1(scores: Float[Array, " N"], success: Bool[NDArray[np.bool_], " N"]) -> tuple[float, float]:
-    """Return the threshold with the greatest F1 of `scores >= threshold` against success, and that F1.
+    """Return the threshold with the highest F1 of `scores >= threshold` as a prediction of success, and that F1.
 
-    Thresholds are midpoints of neighbouring scores; ties take the greatest.
+    Thresholds are midpoints of neighbouring scores; of equally good thresholds, the highest is returned.
 
     Raises:
-        BadInputError: No success, or no failure.
+        BadInputError: If there is no success, or no failure.
     """
     both = bool(success.any() and not success.all())
     require(both, "success", f"{success.sum()} of {len(success)}", "successes and failures", "add the other kind")

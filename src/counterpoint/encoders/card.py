@@ -15,18 +15,18 @@ from counterpoint.files import read_object, write_atomically
 
 README = "README.md"
 ANY_ID, NO_RESULTS = "path/or/hub-id", "None stated."
-"""The words of a card in place of a model's address, and of results that nobody has measured."""
+"""Placeholders in a card for a model's address, and for results that have not been measured."""
 
 
 class Card(TypedDict, total=False):
-    """The parts of a model card that the model itself does not know.
+    """The parts of a model card that the model cannot provide.
 
     Attributes:
         title: First heading.
         start: The weights that training started from.
         method: Markdown about the training, with the recipe and the paper.
         data: Markdown about the training data.
-        results: Markdown about measurements, with the command.
+        results: Markdown about measurements, with the command that made them.
         license: Identifier of the weights' licence.
     """
 
@@ -40,10 +40,10 @@ class Card(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Description:
-    """The part of a model card that a model writes about itself.
+    """The part of a model card that a model provides.
 
     Attributes:
-        usage: Code that uses `model`.
+        usage: Example code that uses a variable `model`.
         facts: Rows of a table: values by name.
         sections: Markdown by heading.
     """
@@ -59,7 +59,7 @@ class Describable(Protocol):
     kind: ClassVar[str]
 
     def describe(self) -> Description:
-        """Return the part of the card that the model writes about itself."""
+        """Return the part of the card that the model provides."""
 
 
 def model_card(model: Describable, weights: Mapping[str, Tensor], card: Card) -> str:
@@ -95,7 +95,7 @@ def write_results(run: Path) -> None:
 
 
 def with_results(card: str, run: Path) -> str:
-    """Return a card with a run's numbers under "Results", unless that section has text from another author."""
+    """Return a card with a run's numbers under "Results", unless that section has text of other origin."""
     ours = rf"## Results\n\n(?:{re.escape(NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
     return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
 
@@ -114,7 +114,7 @@ def _results(run: Path) -> str:
 
 
 def _estimates(name: str, value: Any) -> list[str]:
-    """Return one row of a table for every estimate in a tree of JSON."""
+    """Return one table row for every estimate in a tree of JSON values."""
     if not isinstance(value, dict):
         return []
     if {"value", "low", "high", "n"} <= value.keys():

@@ -1,4 +1,4 @@
-"""CLIP and similar models through open_clip: both towers, or the image tower alone."""
+"""CLIP and similar models of open_clip: both towers, or only the image tower."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from counterpoint.errors import BadInputError, import_extra, require, require_kn
 
 
 class ClipText(nn.Module):
-    """An open_clip text tower behind its tokenizer; texts longer than its context are refused.
+    """An open_clip text tower with its tokenizer; texts longer than its context raise an error.
 
     Args:
         tower: open_clip's text module.
-        name: The open_clip model, which names the tokenizer.
+        name: Name of the open_clip model, which determines the tokenizer.
         frozen: Keep the tower's weights fixed.
         head: A learned map of the tower's embeddings.
     """
@@ -57,10 +57,10 @@ class ClipText(nn.Module):
 
 
 def build(config: EncoderConfig) -> tuple[ImageTower, ClipText]:
-    """Return both towers of `config.image_model`; CLIP's learned temperature is left to the objectives.
+    """Return both towers of `config.image_model`, without CLIP's learned temperature, which objectives set.
 
-    With `freeze_image` a linear head follows each tower. Without `embed_dim` both start as the identity, so that
-    training starts from CLIP's own similarities.
+    With `freeze_image` a linear head follows each tower. Without `embed_dim` both heads start as the identity, so that
+    training starts from CLIP's similarities.
     """
     model = _create(config)
     image = _image_tower(model, config)
@@ -75,7 +75,7 @@ def build(config: EncoderConfig) -> tuple[ImageTower, ClipText]:
 
 
 def build_image(config: EncoderConfig) -> ImageTower:
-    """Return the image tower of `config.image_model` alone."""
+    """Return only the image tower of `config.image_model`."""
     return _image_tower(_create(config), config)
 
 
@@ -101,7 +101,7 @@ def _image_tower(model: Any, config: EncoderConfig) -> ImageTower:
 
 
 def _create(config: EncoderConfig) -> Any:
-    """Return the open_clip model, with `visual` and `text` apart."""
+    """Return the open_clip model, with `visual` and `text` as separate modules."""
     open_clip = import_extra("open_clip", "clip")
     name, start = config.image_model, config.pretrained
     tag, path = tag_or_file(start)
@@ -133,7 +133,7 @@ def _create(config: EncoderConfig) -> Any:
 
 
 def _check_names(name: str, tag: str | None) -> None:
-    """Refuse unknown names, and weights trained with another activation than the model's."""
+    """Raise if a name is unknown, or if the weights were trained with another activation than the model's."""
     import open_clip
 
     config = open_clip.get_model_config(name)
@@ -153,7 +153,7 @@ def _check_names(name: str, tag: str | None) -> None:
 
 
 def _load_file(model: nn.Module, path: Path) -> None:
-    """Let open_clip read a checkpoint that it knows, and describe the fault of any other checkpoint."""
+    """Load a checkpoint by open_clip; raise an error that describes the fault if it cannot be loaded."""
     import open_clip
 
     check_file(path)
@@ -180,7 +180,7 @@ def _tokenizer(name: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence open_clip's warnings about random weights and about errors that are raised anyway."""
+    """Silence open_clip's warnings about random weights, and about errors that are also raised."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

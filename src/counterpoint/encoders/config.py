@@ -37,41 +37,42 @@ Resample = Literal["bilinear", "bicubic"]
 class EncoderConfig(FrozenConfig):
     """Architecture, starting point and preprocessing of a `DualEncoder`.
 
-    Fields left `None` take the tower's own value when the encoder is built.
+    Fields left `None` get the tower's default when the encoder is built.
 
     Attributes:
-        image: Image tower. `convnet` and `resnet18` are the library's own and train from scratch; `open_clip`
-            and `timm` are any model of those libraries (extras `clip`, `vision`); `module` is a network of your own.
-            Installed packages add towers by entry points of the group `counterpoint.encoders`.
-        image_model: Name inside open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
-            ("tf_efficientnet_lite0", "vit_small_patch14_dinov2.lvd142m"); for `module`, "package.module:function" of
-            a function without arguments that returns the network; empty for the library's own towers.
+        image: Image tower. `convnet` and `resnet18` are part of this library and train from scratch; `open_clip`
+            and `timm` are any model of those libraries (extras `clip`, `vision`); `module` is your own network.
+            Installed packages can add towers by entry points of the group `counterpoint.encoders`.
+        image_model: Name of the model in open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
+            ("tf_efficientnet_lite0", "vit_small_patch14_dinov2.lvd142m"). For `module`, "package.module:function",
+            where the function takes no arguments and returns the network. Empty for this library's towers.
         pretrained: Initial weights. `None`: random. A name: a pretrained tag of open_clip ("openai") or
-            timm ("lvd142m"), or "package" for weights that an installed package holds (tf_efficientnet_lite0, extra
+            timm ("lvd142m"), or "package" for weights from an installed package (tf_efficientnet_lite0, extra
             `vision`). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
-            file with the state dict of the open_clip model, the timm model or the library's own image
+            file with the state dict of the open_clip model, the timm model or this library's image
             tower. An encoder saved by this library is loaded with `DualEncoder.from_pretrained` instead.
         revision: Commit of the Hub repository that a tag of timm or open_clip is fetched from; the newest by default.
-        freeze_image: Keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and learn a linear
+        freeze_image: Keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and train a linear
             head on its features.
-        pool: Features of a frozen backbone: 1 is its own pooled output, 3 and 7 average its map to a grid of that side.
+        pool: Features of a frozen backbone: 1 is its pooled output; 3 and 7 average its map to a grid of that side.
         dropout: Share of a frozen backbone's features that is dropped in training.
         image_size: Side in pixels of the tower's square input.
-        fit: `stretch` squeezes the whole frame to a square; `crop` resizes its shorter side and cuts the centre out.
-        short_side: Length in pixels of the shorter side before `crop` cuts; at least `image_size`.
+        fit: How frames become squares: `stretch` squeezes the whole frame; `crop` resizes the shorter side and crops
+            the centre.
+        short_side: With `crop`, length in pixels of the shorter side before cropping; at least `image_size`.
         resample: Interpolation of the resizing, always antialiased.
-        text: Text tower: `minilm`, a frozen sentence encoder and a learned projection, or `open_clip`, the
-            one that belongs to `image_model`.
+        text: Text tower: `minilm`, a frozen sentence encoder with a learned projection, or `open_clip`, the
+            text tower of `image_model`.
         text_model: For `minilm`: the default package, or another sentence-transformers name or folder.
-        freeze_text: Keep open_clip's text tower fixed. MiniLM always is, and its projection always learns.
-        embed_dim: D of both towers; 256 for towers that end in a learned projection, the model's own for
-            open_clip.
+        freeze_text: Keep open_clip's text tower fixed. MiniLM is always fixed, and its projection is always trained.
+        embed_dim: Dimensions of the shared space (D). Default: 256 for towers that end in a learned projection, the
+            model's dimensions for open_clip.
         mean: Channel means of pixels in [0, 1].
-        std: Channel deviations.
-        state: Statistics of the proprioception that is read beside each image; none for images alone. Training sets
-            them (`data.state`).
+        std: Channel standard deviations of pixels in [0, 1].
+        state: Statistics of the proprioception that is read in addition to each image; none if only images are read.
+            Training sets them (`data.state`).
         reward_form: The reward that the encoder was trained for; its objective sets it.
-        calibration: The map from that reward to progress; training measures it at its end.
+        calibration: The map from that reward to progress; measured at the end of training.
     """
 
     image: Annotated[str, arg(metavar="TOWER")] = "convnet"

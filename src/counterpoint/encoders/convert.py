@@ -1,4 +1,4 @@
-"""Weights that the authors of DecisionNCE, AcTOL and Premier-TACO released, as encoders of this library."""
+"""Conversion of weights released by the authors of DecisionNCE, AcTOL and Premier-TACO to encoders of this library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHODS: dict[Method, str] = {
 """Methods whose checkpoints can be converted, with the text of their model card."""
 
 AUTHORS_CLIP = EncoderConfig(image="open_clip", image_model="RN50-quickgelu", text="open_clip")
-"""OpenAI's RN50, which both papers start from: 1024 dimensions, 224 px, QuickGELU in the text tower."""
+"""OpenAI's RN50, which DecisionNCE and AcTOL start from: 1024 dimensions, 224 px, QuickGELU in the text tower."""
 
 _LEFT_OUT = ("input_resolution", "context_length", "vocab_size", "logit_scale")
 _TEXT = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
@@ -42,27 +42,28 @@ def convert_checkpoint(
     path: Positional[Annotated[str | Path, arg(metavar="PATH")]],
     out: Annotated[str | Path, arg(metavar="PATH")],
 ) -> Path:
-    """Turn a checkpoint that a paper's authors released into one of this library, without running code from it.
+    """Convert a checkpoint that a paper's authors released to a model of this library, without running code from it.
 
-    DecisionNCE and AcTOL, for `DualEncoder`: the state dict of OpenAI's `clip.load("RN50")` wrapped in a module
-    attribute `model`, alone or under the key "model" of a training checkpoint. Half-precision weights, as OpenAI
-    ships them, become single precision. The authors resize the short side to 224 px (bicubic) and crop the centre,
-    and so does the encoder. Premier-TACO, for `ObservationEncoder`: the state dict of the network in Listing 1
-    (`convnet.*`, `trunk.*`) on stacks of 84 x 84 px, the oldest frame first, as x / 255 - 0.5.
+    Checkpoints of DecisionNCE and AcTOL become a `DualEncoder`. They must be the state dict of OpenAI's
+    `clip.load("RN50")` wrapped in a module attribute `model`, either directly or under the key "model" of a training
+    checkpoint. Half-precision weights, as OpenAI ships them, become single precision. Like the authors, the encoder
+    resizes the short side to 224 px (bicubic) and crops the centre. Checkpoints of Premier-TACO become an
+    `ObservationEncoder`. They must be the state dict of the network in Listing 1 (`convnet.*`, `trunk.*`) on stacks of
+    84 x 84 px, the oldest frame first, normalised as x / 255 - 0.5.
 
     Time: some seconds. Disk: about as much as the checkpoint.
 
     Args:
-        method: The checkpoint's method.
-        path: The authors' file.
+        method: The method that the checkpoint was trained with.
+        path: The file that the authors released.
         out: The folder to write.
 
     Returns:
         `out`.
 
     Raises:
-        BadInputError: When the file is missing, damaged, or holds another model; `out` is not touched.
-        MissingExtraError: When open_clip is not installed.
+        BadInputError: If the file is missing, damaged, or holds another model; `out` is not changed.
+        MissingExtraError: If open_clip is not installed.
     """
     path, out = Path(path), Path(out)
     card: Card = {

@@ -1,7 +1,7 @@
 """The dual encoder, which maps camera frames and instructions into one space.
 
-In reading order: pixels to normalised images, the ConvNet, the sentence tower, the map of proprioception, the encoder.
-Its configuration is in `config.py`, larger image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip).
+This file contains, in order: image preprocessing, the ConvNet, the sentence tower, the map of proprioception, and the
+encoder. Its configuration is in `config.py`; larger image towers are in `towers.py` (ResNet-18, timm) and `clip.py`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
 IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
 
 _TOLERANCE = 1e-3
-"""Distance from [0, 1] that rounding may cause."""
+"""Tolerance for pixels that rounding moved out of [0, 1]."""
 STILL = 1e-6
-"""A number of the state with a smaller deviation in training is only shifted: dividing would magnify noise."""
+"""State dimensions with a smaller standard deviation in training are only shifted: dividing would magnify noise."""
 
 
 def preprocess(
@@ -48,24 +48,24 @@ def preprocess(
     short_side: int | None = None,
     resample: Resample = "bilinear",
 ) -> Float[Tensor, "N 3 S S"]:
-    """Scale to [0, 1], fit into S x S, normalise; resampled with antialiasing, on the device, in single precision.
+    """Scale to [0, 1], fit into S x S and normalise; resampling is antialiased, in single precision, on the device.
 
     Args:
         frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions, colours last or first
             ([..., 3, H, W]).
-        size: S.
+        size: Side of the result in pixels (S).
         mean: Channel means of pixels in [0, 1]; the result has this tensor's device and dtype.
-        std: Channel deviations.
+        std: Channel standard deviations of these pixels.
         fit: `stretch` keeps the whole frame and changes its shape; `crop` resizes the shorter side to `short_side` and
-            cuts the centre out. A frame of the right size is untouched by `stretch`.
-        short_side: Length in pixels; S by default.
+            crops the centre. `stretch` does not change frames of the right size.
+        short_side: Length in pixels of the shorter side before `crop`; S by default.
         resample: Interpolation.
 
     Returns:
         Images [N, 3, S, S] with N the product of the leading dimensions, in the dtype of `mean`.
 
     Raises:
-        BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
+        BadInputError: If dtype or shape are wrong, or floats lie outside [0, 1].
     """
     frames = channels_last(frames)
     check_frames(frames)
@@ -92,7 +92,7 @@ def _resized(images: Float[Tensor, "N 3 H W"], size: tuple[int, int], resample: 
 
 
 def channels_last(frames: Shaped[Tensor, "*lead H W 3"]) -> Shaped[Tensor, "*lead H W 3"]:
-    """Return LeRobot's frames [..., 3, H, W] as [..., H, W, 3]; all other frames stay as they are."""
+    """Return LeRobot's frames [..., 3, H, W] as [..., H, W, 3]; other frames are returned unchanged."""
     first = isinstance(frames, Tensor) and frames.ndim >= 3 and frames.shape[-1] != 3 and frames.shape[-3] == 3
     return frames.movedim(-3, -1) if first else frames
 
@@ -119,15 +119,15 @@ def check_frames(frames: Tensor) -> None:
 
 @dataclass(frozen=True)
 class ImageTower:
-    """An image tower and the form of its input.
+    """An image tower and the format of its input.
 
     Attributes:
         module: A module that maps normalised images [N, 3, S, S] to embeddings [N, D].
-        embed_dim: D.
-        image_size: S.
+        embed_dim: Dimensions of the embeddings (D).
+        image_size: Side of the images in pixels (S).
         mean: Channel means of pixels in [0, 1].
-        std: Channel deviations of these pixels.
-        fit: The way in which frames become squares; see `EncoderConfig`.
+        std: Channel standard deviations of these pixels.
+        fit: How frames become squares; see `EncoderConfig`.
         short_side: Length in pixels of the shorter side before a crop; S by default.
         resample: Interpolation.
     """
@@ -145,12 +145,12 @@ class ImageTower:
 class ConvNet(nn.Module):
     """Four 3 x 3 convolutions of stride 2, then one linear layer on the flattened map, which keeps positions.
 
-    Without normalisation layers a frame's embedding depends on no other frame, so that nothing about the batch leaks
-    into a contrastive loss.
+    There are no normalisation layers, so that a frame's embedding does not depend on other frames and no information
+    about the batch leaks into a contrastive loss.
 
     Args:
-        image_size: S; made for 64 to 112 px.
-        embed_dim: D.
+        image_size: Side of the images in pixels (S); designed for 64 to 112 px.
+        embed_dim: Dimensions of the embedding (D).
     """
 
     def __init__(self, image_size: int, embed_dim: int) -> None:
@@ -176,24 +176,24 @@ def build_convnet(config: EncoderConfig) -> ImageTower:
 
 
 def own_tower(module: nn.Module, config: EncoderConfig) -> nn.Module:
-    """Return a tower of the library's own with its starting weights."""
+    """Return a tower of this library with its initial weights."""
     start_from_file(module, config.pretrained)
-    return module.to(memory_format=torch.channels_last)  # as frames arrive, and faster on a processor
+    return module.to(memory_format=torch.channels_last)  # the layout of frames, and faster on a CPU
 
 
 class SentenceTower(nn.Module):
-    """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
+    """Unit-length sentence embeddings, computed once for each distinct text, followed by `nn.Linear` to D dimensions.
 
-    The sentence encoder is not a part of this module: it is not trained, is not in the state dict, and is shared by the
-    process. It runs on the CPU, one text at a time, so that an embedding depends on its text alone.
+    The sentence encoder is not a part of this module: it is not trained, is not in the state dict, and is shared within
+    the process. It runs on the CPU, one text at a time, so that an embedding depends only on its text.
 
     Args:
-        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline, or else
-            from the Hub, and its weights are compared with their digest.
-        embed_dim: D.
+        name: A sentence-transformers name or folder. The default model is loaded offline from an installed package, or
+            otherwise from the Hub, and its weights are checked against their digest.
+        embed_dim: Dimensions of the embedding (D).
 
     Raises:
-        MissingExtraError: When sentence-transformers is not installed.
+        MissingExtraError: If sentence-transformers is not installed.
     """
 
     def __init__(self, name: str, embed_dim: int) -> None:
@@ -202,7 +202,7 @@ class SentenceTower(nn.Module):
             raise MissingExtraError("sentence_transformers", "text")
         self.name = name
         self._seen: dict[str, Tensor] = {}
-        # Importing sentence-transformers takes seconds: the default, whose width is known, waits for the first text.
+        # Importing sentence-transformers takes seconds. The default model's width is known, so it loads at first use.
         width = 384 if name == MINILM else len(self.embed("How wide is this?"))
         self.projection = nn.Linear(width, embed_dim)
 
@@ -217,7 +217,7 @@ class SentenceTower(nn.Module):
         """Return the frozen embedding of one text, on the CPU.
 
         Raises:
-            BadInputError: The text is longer than the sentence encoder reads.
+            BadInputError: If the text is longer than the sentence encoder's limit.
         """
         if text not in self._seen:
             sentence_encoder = _sentence_encoder(self.name)
@@ -230,7 +230,7 @@ class SentenceTower(nn.Module):
 
 
 def check_length(text: str, fits: object, limit: str) -> None:
-    """Refuse a text that a tower would cut."""
+    """Raise if a tower would truncate the text."""
     found, hint = f"{len(text.split())} words: {text[:60]!r} ...", "say what should happen in a sentence or two"
     require(fits, "instruction", found, f"at most {limit}", hint)
 
@@ -260,13 +260,13 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 class StateMap(nn.Module):
-    """A linear map of the robot's state, each number with mean 0 and deviation 1 over the training episodes.
+    """A linear map of the robot's state, normalised to mean 0 and deviation 1 over the training episodes.
 
-    The sum of this map and an image's linear head equals one linear head on features and state together.
+    Adding this map to an image's linear head is equal to one linear head on the concatenated features and state.
 
     Args:
         statistics: Statistics of the states in the training episodes; part of the configuration, not of the weights.
-        embed_dim: D.
+        embed_dim: Dimensions of the embedding (D).
     """
 
     mean: Tensor
@@ -280,25 +280,25 @@ class StateMap(nn.Module):
         self.projection = nn.Linear(len(deviation), embed_dim, bias=False)
 
     def forward(self, state: Float[Tensor, "*lead S"]) -> Float[Tensor, "*lead D"]:
-        """Embed states, in their own units."""
+        """Embed states in their original units."""
         standard = (state.to(self.mean.device, self.mean.dtype, non_blocking=True) - self.mean) / self.deviation
         embedded: Tensor = self.projection(standard)
         return embedded
 
 
 class DualEncoder(HubEncoder):
-    """An image tower and a text tower that meet in D dimensions.
+    """An image tower and a text tower that map to one space of D dimensions.
 
     A frozen sentence encoder is not among the weights; it is loaded from its package.
 
     Args:
-        config: The configuration; `encoder.config` is the same with every open field resolved.
-        network: For the image tower `module`, the network itself, which maps normalised images [N, 3, S, S] to [N, E]
-            or [N, E, h, w].
+        config: The configuration; `encoder.config` is a copy in which fields left `None` have their values.
+        network: For the image tower `module`, the network, which maps normalised images [N, 3, S, S] to [N, E] or
+            [N, E, h, w].
 
     Raises:
-        BadInputError: When a model or tag is unknown, or weights do not fit.
-        MissingExtraError: When the library that a tower needs is not installed.
+        BadInputError: If a model or tag is unknown, or weights do not fit.
+        MissingExtraError: If the library that a tower needs is not installed.
     """
 
     kind = "dual_encoder"
@@ -330,24 +330,24 @@ class DualEncoder(HubEncoder):
 
     @property
     def reads_state(self) -> bool:
-        """True where the robot's state is read beside each image."""
+        """True if the encoder reads the robot's state in addition to each image."""
         return self.state is not None
 
     def encode_image(
         self, frames: Shaped[Tensor, "*lead H W 3"], state: Float[Tensor, "*lead S"] | None = None
     ) -> Float[Tensor, "*lead D"]:
-        """Embed images, with the robot's state where the encoder reads it; raw, not normalised.
+        """Embed images, and the robot's state if the encoder reads it; embeddings are raw, not normalised.
 
         Args:
             frames: uint8 in [0, 255] or float in [0, 1], any size, any leading dimensions, any device; colours last or
                 first ([*lead, 3, H, W]).
-            state: Proprioception at each image, in its own units.
+            state: Proprioception at each image, in its original units.
 
         Returns:
-            Embeddings with the same leading dimensions, in single precision or higher, under autocast too.
+            Embeddings with the same leading dimensions, in single precision or higher, also under autocast.
 
         Raises:
-            BadInputError: When dtype or shape differ, floats lie outside [0, 1], or a state is missing or unwanted.
+            BadInputError: If dtype or shape are wrong, floats lie outside [0, 1], or a state is missing or superfluous.
         """
         embedded = _full(self.image(self._prepared(frames))).reshape(*frames.shape[:-3], self.embed_dim)
         return self._with_state(embedded, state)
@@ -376,10 +376,10 @@ class DualEncoder(HubEncoder):
         return embedded + _full(self.state(state))
 
     def forward_features(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead C h w"]:
-        """Return the image tower's last map before it is pooled; arguments and errors as in `encode_image`.
+        """Return the image tower's last spatial map before pooling; arguments and errors as in `encode_image`.
 
         Raises:
-            BadInputError: When the tower has no map.
+            BadInputError: If the tower has no spatial map.
         """
         network = self.image.backbone if isinstance(self.image, Backbone) else self.image
         found = _full(spatial_map(network, self._prepared(frames)))
@@ -387,7 +387,7 @@ class DualEncoder(HubEncoder):
 
     @cached_property
     def backbone_digest(self) -> str:
-        """Hex digest of a frozen backbone, of its pooling and of the preprocessing: equal digests, equal features."""
+        """Hex digest of frozen backbone, pooling and preprocessing; equal digests mean equal features."""
         fields = {"image_model", "pool", "image_size", "fit", "short_side", "resample", "mean", "std"}
         digest = hashlib.sha256(self.config.model_dump_json(include=fields).encode())
         for name, value in sorted(self._frozen().backbone.state_dict().items()):
@@ -409,10 +409,10 @@ class DualEncoder(HubEncoder):
         return preprocess(frames, size=self.image_size, mean=self.mean, std=self.std, **fitting)
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "N D"]:
-        """Embed N instructions; raw, not normalised, at least single precision.
+        """Embed N instructions; embeddings are raw, not normalised, in single precision or higher.
 
         Raises:
-            BadInputError: When `texts` is one string, empty, or holds something that is no string.
+            BadInputError: If `texts` is one string, is empty, or has an element that is not a string.
         """
         if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
             hint = "wrap a single instruction in a list"
@@ -445,5 +445,5 @@ class DualEncoder(HubEncoder):
 
 
 def _full(embeddings: Tensor) -> Tensor:
-    """Return at least single precision: losses divide by temperatures that half precision cannot resolve."""
+    """Convert to single precision or higher: losses divide by temperatures that half precision cannot resolve."""
     return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))

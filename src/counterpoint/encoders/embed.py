@@ -2,13 +2,13 @@
 
 OUT/blocks/block-000000.parquet ...  `episode` and `step` (int32), `embedding` (a list of D float32), in order
 OUT/embeddings.json                  the format, the model's digests, the data's fingerprint, cameras, D, and the digest
-                                     of each file; without `files` until all are there
-OUT/SHA256SUMS                       the files' digests, from when they are written
+                                     of each file; `files` is missing until all files are written
+OUT/SHA256SUMS                       the files' digests, added when each file is written
 
-A dual encoder's embedding of a frame is the result of `encode_image`: raw, not normalised, with the robot's state where
-the encoder reads it. An observation encoder's embedding is the vector that a policy would act on. The encoder sees the
-S frames that end with this one (the first frame is repeated before the episode), all cameras side by side, and the
-episode's instruction where it takes one; frames are resized to the encoder's size as in the training store.
+A dual encoder's embedding of a frame is the result of `encode_image`: raw, not normalised, including the robot's state
+if the encoder reads it. An observation encoder's embedding is the vector that a policy would act on. The encoder gets
+the S frames that end with this one (before the episode's start, the first frame is repeated) of all cameras, and the
+episode's instruction if it takes one. Frames are resized to the encoder's size as in the training store.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from counterpoint.provenance import provenance
 
 ABOUT = "embeddings.json"
 OBSERVATIONS = 64
-"""Observations of one pass."""
+"""Number of observations per forward pass."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Embedding:
     Attributes:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
-        cameras: The views: one for a dual encoder; for an observation encoder, as many as it was trained with.
+        cameras: Cameras: one for a dual encoder; for an observation encoder, as many as it was trained with.
         device: The device that computes.
-        batch_size: Frames encoded at once, of one episode.
+        batch_size: Number of frames of one episode that are encoded at once.
     """
 
     data: Path
@@ -78,10 +78,10 @@ def embed(
     batch_size: Number = None,
     engine: Engine = HERE,
 ) -> Path:
-    """Write the embedding of every frame of a data set as parquet. The same call continues an interrupted one.
+    """Write the embedding of every frame of a data set as parquet. An interrupted call resumes if it is repeated.
 
-    Time on two cores: 2,600 frames a second with the demo's encoder, 75 with EfficientNet-Lite0. Disk: four bytes for
-    each number of an embedding.
+    Time on two cores: 2,600 frames per second with the demo's encoder, 75 with EfficientNet-Lite0. Disk: four bytes per
+    number of an embedding.
 
     Args:
         data: A data set of any format.
@@ -89,15 +89,15 @@ def embed(
         out: The folder to write: blocks/*.parquet and embeddings.json.
         cameras: The camera to embed, or all cameras of an observation encoder; by default the data's first.
         device: The device that computes, such as cuda.
-        batch_size: Frames encoded at once; as many as suit the model by default.
-        engine: The processes that compute blocks of episodes; threads of this process by default.
+        batch_size: Number of frames encoded at once; by default a number that suits the model.
+        engine: The processes that compute blocks of episodes; by default threads of this process.
 
     Returns:
         The folder.
 
     Raises:
-        BadInputError: If data, model or arguments cannot be used, or the folder holds something else: before anything
-            is computed. Also if an episode is damaged; finished blocks are kept.
+        BadInputError: Before anything is computed, if data, model or arguments cannot be used, or the folder holds
+            something else. Later, if an episode is damaged; finished blocks are kept.
         MissingExtraError: If the engine is Ray and Ray is not installed.
     """
     data, out = Path(data), Path(out)
@@ -145,7 +145,7 @@ def _load(model: str, device: str) -> DualEncoder | ObservationEncoder:
 
 
 class Embedder:
-    """An encoder and a data set, opened.
+    """An open encoder and an open data set.
 
     Args:
         job: The settings.
@@ -159,7 +159,7 @@ class Embedder:
     def __init__(self, job: Embedding, store: EpisodeStore, encoder: DualEncoder | ObservationEncoder) -> None:
         self.job, self.store, self.encoder = job, store, encoder
         if isinstance(encoder, DualEncoder) and encoder.reads_state:
-            self._state(0)  # refused before anything is decoded
+            self._state(0)  # raises before anything is decoded if there is no state
 
     def work(self, block: Block) -> bytes:
         """Return a parquet file with the embeddings of a block's frames."""
@@ -219,7 +219,7 @@ def observations(
             episode's start, the first frame is repeated.
         episode: Number of the episode.
         cameras: The encoder's cameras in order.
-        count: Steps of one pass.
+        count: Number of steps per forward pass.
     """
     info, S, size = store.episodes[episode], encoder.config.stack, encoder.config.size
     device = next(encoder.parameters()).device

@@ -33,19 +33,19 @@ def features_of(
 ) -> CachedStore:
     """Return the store of a frozen backbone's features [T, rows, E]; missing features are computed first.
 
-    An interrupted call continues with the episode that it had reached. Augmented rows have one crop per episode and
-    row.
+    After an interruption, the next call resumes at the episode that was reached. Augmented rows have one crop per
+    episode and row.
 
     Args:
         encoder: The encoder; its backbone's digest is part of the store's key.
-        store: Episodes; the first camera is read, as recorded.
-        rows: Rows per frame: the plain row, then augmented rows.
-        transforms: Random changes of the augmented rows: `frames.crop`, `frames.jitter`.
+        store: Episodes; the first camera is read at its recorded size.
+        rows: Number of rows of features per frame: the row of the unchanged frame, then rows of augmented frames.
+        transforms: Random changes of the augmented frames: `frames.crop`, `frames.jitter`.
         root: Folder of training stores; the user's cache folder by default.
         device: The device that computes.
 
     Raises:
-        BadInputError: An encoder without a frozen backbone, a damaged source, or a disk that is too small.
+        BadInputError: If the encoder has no frozen backbone, the source is damaged, or the disk is too small.
     """
     changes = dict(transforms or {}) if rows > 1 else {}
 

@@ -1,8 +1,8 @@
 """The folder in which a model is saved, which is also its repository on the Hub.
 
-It holds `config.json` (`format`, `kind`, one of `KINDS`, and `config`), `model.safetensors`, further weights that were
-trained beside the model, the digests of all these in `SHA256SUMS`, and `README.md`, the model card. A run keeps this
-folder as `RUN/model/`.
+It holds `config.json` (with `format`, `kind`, which is one of `KINDS`, and `config`), `model.safetensors`, further
+weights that were trained with the model, the digests of all these files in `SHA256SUMS`, and the model card
+`README.md`. In a training run, this folder is `RUN/model/`.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ Value = TypeVar("Value")
 
 
 def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Any:
-    """Return the encoder, policy or agent that was saved.
+    """Return a saved encoder, policy or agent.
 
     Args:
-        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME or ORG/NAME@COMMIT where no
-            folder ORG is.
+        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or, if there is no folder ORG, a Hub id ORG/NAME
+            or ORG/NAME@COMMIT.
         map_location: The device that the model is loaded on.
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
@@ -77,7 +77,7 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
 
 
 def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
-    """Return the kind of the model saved there, one of `KINDS`."""
+    """Return the kind of a saved model, one of `KINDS`."""
     return _read_config(_fetched(path_or_hub_id, (CONFIG, DIGESTS), **hub))[0]
 
 
@@ -88,13 +88,13 @@ def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model's folder as it was read.
+    """The content of a model's folder.
 
     Attributes:
-        file: The path of `config.json`, for messages.
+        file: The path of `config.json`, for error messages.
         config: The configuration in `config.json`.
         weights: Tensors by name.
-        weights_file: The path of `model.safetensors`, for messages.
+        weights_file: The path of `model.safetensors`, for error messages.
     """
 
     file: Path
@@ -113,7 +113,7 @@ class ModelFiles:
 
 
 def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: Any) -> ModelFiles:
-    """Read a folder of one kind for a device; device and digests are checked first.
+    """Read the folder of a model of this kind; device and digests are checked first.
 
     Raises:
         BadInputError: If the device is absent, a file is missing or damaged, or the model is of another kind.
@@ -141,10 +141,10 @@ def _code_in(config: Any) -> str | None:
 
 
 def further_weights(path_or_hub_id: str | Path, name: str, **hub: Any) -> tuple[Path, dict[str, Tensor]] | None:
-    """Return the file and the content of weights that were saved beside a model; `None` if there are none.
+    """Return the path and content of further weights that were saved with a model; `None` if there are none.
 
     Raises:
-        BadInputError: When the file is missing though it has a digest, or is damaged.
+        BadInputError: If the file is listed in `SHA256SUMS` but missing, or is damaged.
     """
     file = f"{name}.safetensors"
     if file not in saved_digests(path_or_hub_id, **hub):
@@ -160,12 +160,12 @@ def write_model(
     weights: Mapping[str, Tensor],
     further: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Path:
-    """Write a model's folder without a card, made when absent; digests come last.
+    """Write a model's folder, without a card; it is created if necessary. Digests are written last.
 
     Args:
         folder: The folder.
         kind: One of `KINDS`.
-        config: The settings that are needed to build the model again, as JSON values.
+        config: The settings that are needed to rebuild the model, as JSON values.
         weights: Tensors by name.
         further: Further weights: for each name, tensors by their names, saved as NAME.safetensors.
 
@@ -220,7 +220,7 @@ def _fetched(
         hint += "were downloaded before work"
         raise BadInputError(source, found, "a saved model, a run, or a Hub id", hint) from error
     assert commit is not None
-    if commit.parent.name == "snapshots":  # as the Hub's cache is laid out
+    if commit.parent.name == "snapshots":  # the layout of the Hub's cache
         note_download(name, commit.name)
     return commit
 
@@ -248,7 +248,7 @@ def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
 
 _HINT = "copy or download the folder again; the file was changed or cut short"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-# `HfHubHTTPError`'s base is that of all errors of the HTTP library, which is another one in each version of the Hub's.
+# The base class of `HfHubHTTPError` is that of the HTTP library's errors; the library differs between Hub versions.
 _HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError, EntryNotFoundError)
 
 
@@ -272,11 +272,11 @@ class SavedModel:
     def save_pretrained(
         self, folder: str | Path, *, further: Mapping[str, nn.Module] | None = None, **card: Unpack[Card]
     ) -> Path:
-        """Write the model's folder, made when absent, and return it. An existing `README.md` is kept.
+        """Write the model's folder, which is created if necessary, and return it. An existing `README.md` is kept.
 
         Args:
             folder: The folder.
-            further: Modules that were trained beside the model, by name; each is saved as NAME.safetensors.
+            further: Modules that were trained with the model, by name; each is saved as NAME.safetensors.
             **card: Parts of the model card; see `Card`.
         """
         config, weights = self.contents()
@@ -295,7 +295,7 @@ class SavedModel:
         revision: str | None = None,
         **card: Unpack[Card],
     ) -> str:
-        """Upload the model with its card to the Hub; arguments, result and errors as `push`."""
+        """Upload the model with its card to the Hub; arguments, result and errors are those of `push`."""
         with TemporaryDirectory() as place:
             folder = self.save_pretrained(Path(place) / "model", **card)
             return push(folder, repo_id, private=private, token=token, revision=revision)
@@ -312,23 +312,23 @@ def push(
 ) -> str:
     """Upload a run's model to the Hub, with its card: method, data, numbers.
 
-    The upload is one commit; `counterpoint.load(repo_id)` is then the same model. The card is the folder's `README.md`
-    with the id in its example. The numbers of a run's report or evaluation are added under "Results", unless that
-    section has text already.
+    The upload is one commit; then `counterpoint.load(repo_id)` loads the same model. The card is the folder's
+    `README.md`, with `repo_id` in its example. The numbers of a run's report or evaluation are added under "Results",
+    unless that section already has text.
 
     Args:
         source: The run's folder, or a folder that `save_pretrained` wrote.
-        repo_id: The model's name on the Hub; its repository is made when absent.
+        repo_id: The model's name on the Hub; its repository is created if necessary.
         private: Make a new repository private; by default the account's settings decide.
-        license: Licence of the weights for the card, such as apache-2.0.
-        token: A token with the right to write; by default the token of `hf auth login`.
+        license: Licence of the weights, for the card, such as apache-2.0.
+        token: A token with write access; by default the token of `hf auth login`.
         revision: The branch; `main` by default.
 
     Returns:
         The address of the commit.
 
     Raises:
-        BadInputError: When the folder is damaged, or the Hub refuses or cannot be reached.
+        BadInputError: If the folder is damaged, or the Hub cannot be reached or rejects the upload.
     """
     hint = "name both, such as you/drawer-encoder"
     require(_HUB_ID.fullmatch(repo_id), "repo id", repr(repo_id), "OWNER/MODEL", hint)
@@ -365,7 +365,7 @@ class HubEncoder(nn.Module, SavedModel):
     Attributes:
         config_type: Class of `config`.
         start_field: The field of `config` with the weights that training starts from; saved as a record.
-        config: The configuration that the encoder was built from, with every open field resolved.
+        config: The configuration of the encoder, in which fields left `None` have their values.
     """
 
     config_type: ClassVar[type[FrozenConfig]]
@@ -377,14 +377,14 @@ class HubEncoder(nn.Module, SavedModel):
         return self.config.model_dump(mode="json"), self.state_dict()
 
     def description(self, usage: str, facts: Mapping[str, object], preprocessing: str) -> Description:
-        """Return a description with the starting point beside the facts, and the preprocessing as a section."""
+        """Return a description with the starting point added to the facts, and the preprocessing as a section."""
         start = {"Started from": getattr(self.config, self.start_field) or "random weights"}
         done = {"Preprocessing": f"Done by the encoder: {preprocessing} Do not normalise before."}
         return Description(usage, {**facts, **start}, done)
 
     @classmethod
     def rebuilt(cls, config: FrozenConfig) -> Self:
-        """Return an encoder for saved weights: the starting point is neither fetched nor needed again."""
+        """Return an encoder to load saved weights into; the weights that training started from are not needed."""
         encoder = cls(config.model_copy(update={cls.start_field: None}))
         start = {cls.start_field: getattr(config, cls.start_field)}
         encoder.config = encoder.config.model_copy(update=start)
@@ -399,12 +399,12 @@ class HubEncoder(nn.Module, SavedModel):
         Args:
             path_or_hub_id: A folder written by `save_pretrained`, a run, or a Hub id.
             map_location: The device that the model is loaded on.
-            strict: Require all weights.
+            strict: Raise an error unless names and shapes of all weights agree.
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
             BadInputError: If nothing is saved there, a file is damaged (the message names it), or the device is absent.
-            MissingExtraError: When the library that a tower needs is not installed.
+            MissingExtraError: If the library that a tower needs is not installed.
         """
         saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)
         encoder = cls.rebuilt(saved.settings(cls.config_type))

@@ -1,4 +1,4 @@
-"""The observation encoder of control: a stack of camera frames into a state vector, some under an instruction."""
+"""The observation encoder of policies: maps a stack of frames, and for some kinds an instruction, to a vector."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _FOR = {
     "text_model": _FILM,
     "dual": ("dual",),
 }
-"""Field of `ObservationConfig` -> the kinds that read it."""
+"""Field of `ObservationConfig` -> the kinds that use it."""
 _SMALLEST_DRQ = 15
-"""Pixels below which nothing is left after `drq`'s four convolutions."""
+"""Minimum image side in pixels: with smaller images nothing is left after `drq`'s four convolutions."""
 
 
 class ObservationConfig(FrozenConfig):
     """Architecture and preprocessing of an `ObservationEncoder`.
 
     Attributes:
-        kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk); `resnet18` the
-            library's ResNet-18; `resnet18_film` is this ResNet-18 modulated by the instruction; `libero` LIBERO's
-            encoder (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
-            transformer, ICon's; `dual` a `DualEncoder`, such as a reward model's: the embedding of the images beside
-            the embedding of the instruction; `none` is empty, for policies that read only proprioception.
+        kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (that of DrQ-v2, with a trunk); `resnet18` this
+            library's ResNet-18; `resnet18_film` this ResNet-18 modulated by the instruction; `libero` LIBERO's encoder
+            (the first four of these blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
+            transformer, as in ICon; `dual` a `DualEncoder`, such as a reward model's: the embedding of the images,
+            concatenated with that of the instruction; `none` no encoder, for policies that read only proprioception.
         size: Height and width of frames, in pixels.
-        stack: S, frames per observation and camera.
-        cameras: C, images of one moment; 0 for `none`. Each camera has its own encoder; embeddings are concatenated.
+        stack: Number of frames per observation and camera (S).
+        cameras: Number of cameras (C); 0 for `none`. Each camera has its own encoder; embeddings are concatenated.
         embed_dim: Dimensions per camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
             model's width times S; for `vit` the width of its tokens; for `dual` S + 1 times the dual encoder's
             dimensions.
@@ -67,13 +67,13 @@ class ObservationConfig(FrozenConfig):
             0.5. For `pretrained`: centre and scale each feature of an image by its mean and deviation over the training
             frames.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
-        checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
-            EfficientNet-Lite0 "package".
-            For `vit` a file or a tag of timm's. `None`: random weights. For `dual` a folder or Hub id of a reward
-            model or dual encoder. A saved encoder does not need the file again.
-        text_model: Sentence encoder of the kinds that take an instruction, frozen and not among the weights.
-        vit: For `vit`: the transformer.
-        dual: For `dual`: the dual encoder's configuration, which comes with `checkpoint`.
+        checkpoint: Initial weights; `None` for random weights. For `pretrained`: the file that the authors released;
+            for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package". For `vit`: a file or a tag of
+            timm. For `dual`: a folder or Hub id of a reward model or dual encoder. To load a saved encoder, the file is
+            not needed.
+        text_model: For kinds that take an instruction: the sentence encoder, which is frozen and not saved as weights.
+        vit: For `vit`: settings of the transformer.
+        dual: For `dual`: the dual encoder's configuration, which is read from `checkpoint`.
     """
 
     kind: ObservationKind = "drq"
@@ -110,18 +110,18 @@ class ObservationConfig(FrozenConfig):
 class InstructedImages(nn.Module):
     """A dual encoder's embeddings of a stack's images, followed by its embedding of the instruction.
 
-    All have unit length: the encoders of different methods differ in the size of their embeddings, and large ones drown
-    proprioception.
+    All are scaled to unit length, because the length of embeddings differs between methods, and long embeddings would
+    outweigh proprioception.
 
     Args:
         dual: The encoder.
-        stack: S.
+        stack: Number of frames per observation (S).
 
     Attributes:
-        embed_dim: (S + 1) D.
+        embed_dim: Dimensions of the result, (S + 1) D.
 
     Raises:
-        BadInputError: When the encoder reads proprioception, which a policy reads by itself.
+        BadInputError: If the encoder reads proprioception, which the policy already reads.
     """
 
     def __init__(self, dual: DualEncoder, *, stack: int = 1) -> None:
@@ -136,8 +136,8 @@ class InstructedImages(nn.Module):
         """Embed N observations under B texts; N is a multiple of B.
 
         Raises:
-            BadInputError: When an instruction is not a text, or the number of instructions does not divide the number
-                of observations.
+            BadInputError: If an instruction is not a text, or the number of instructions does not divide the number of
+                observations.
         """
         count = len(instruction)
         texts = not isinstance(instruction, Tensor) and count > 0 and len(frames) % count == 0
@@ -152,15 +152,15 @@ class ObservationEncoder(HubEncoder):
     """Embeddings of observations in D dimensions.
 
     Args:
-        config: The configuration; `encoder.config` is the same with every open field resolved.
+        config: The configuration; `encoder.config` is a copy in which fields left `None` have their values.
 
     Attributes:
-        embed_dim: D: `config.embed_dim` for each camera.
-        takes_instruction: True when `forward` needs an instruction.
+        embed_dim: Dimensions of the embedding (D): `config.embed_dim` times the number of cameras.
+        takes_instruction: True if `forward` needs an instruction.
 
     Raises:
-        BadInputError: When a checkpoint cannot be read or does not fit, or `embed_dim` is not the pretrained model's.
-        MissingExtraError: When the library behind a pretrained model or the sentence encoder is not installed.
+        BadInputError: If a checkpoint cannot be read or does not fit, or `embed_dim` is not the pretrained model's.
+        MissingExtraError: If the library of a pretrained model or of the sentence encoder is not installed.
     """
 
     kind = "observation_encoder"
@@ -186,17 +186,17 @@ class ObservationEncoder(HubEncoder):
         self.config = config.model_copy(update={"embed_dim": width, **dual})
         self.embed_dim = width * config.cameras
         if config.cameras == 1 and config.kind not in _OWN_NORMALISATION:
-            # [H, W, 3] and a scalar, both of pixels in [0, 1]; the paper's x / 255 - 0.5 until `centre_on`.
+            # [H, W, 3] and a scalar, for pixels in [0, 1]; the paper's x / 255 - 0.5 until `centre_on` is called.
             self.register_buffer("mean_image", torch.full((config.size, config.size, 3), 0.5))
             self.register_buffer("deviation", torch.ones(()))
             self.body.to(memory_format=torch.channels_last)
 
     @property
     def vits(self) -> tuple[nn.Module, ...]:
-        """timm's model of each camera, in order; for kind `vit`.
+        """The timm model of each camera, in order; only for kind `vit`.
 
         Raises:
-            BadInputError: For another kind.
+            BadInputError: If the kind is not `vit`.
         """
         kind, hint = self.config.kind, 'set encoder.kind = "vit", or leave the term that needs tokens out'
         require(kind == "vit", "encoder", f"kind {kind!r}, which has no tokens", "kind 'vit'", hint)
@@ -205,13 +205,13 @@ class ObservationEncoder(HubEncoder):
         return (cast(ViT, self.body).vit,)
 
     def centre_on(self, frames: UInt8[Tensor, "N *cameras H W 3"]) -> None:
-        """Set mean and deviation, of images or features, from training frames; for `centre` encoders, before training.
+        """Measure mean and deviation of images or features on training frames; call before training if `centre` is set.
 
         Args:
             frames: N images; with several cameras, [N, C, H, W, 3].
 
         Raises:
-            BadInputError: When frames are empty or of another size, or a pretrained model has no `centre`.
+            BadInputError: If frames are empty or have the wrong size, or a pretrained model was built without `centre`.
         """
         C, size = self.config.cameras, self.config.size
         expected = (C, size, size, 3) if C > 1 else (size, size, 3)
@@ -240,14 +240,14 @@ class ObservationEncoder(HubEncoder):
         Args:
             frames: uint8 in [0, 255] or float in [0, 1]; F = C S: the S frames of the first camera, the oldest first,
                 then the frames of the next camera.
-            instruction: For the kinds that take one: B texts, or sentence embeddings [B, E]. N is a multiple of
-                B, and each belongs to N / B observations in a row.
+            instruction: For kinds that take an instruction: B texts, or sentence embeddings [B, E]. N is a multiple of
+                B, and each instruction belongs to N / B consecutive observations.
 
         Returns:
-            The embedding of each observation, cameras side by side: `.unflatten(1, (C, -1))` separates them.
+            The embedding of each observation, concatenated over cameras: `.unflatten(1, (C, -1))` separates them.
 
         Raises:
-            BadInputError: When frames have another size, stack or dtype, or an instruction is missing or superfluous.
+            BadInputError: If frames have the wrong size, stack or dtype, or an instruction is missing or superfluous.
         """
         if not self.config.cameras:
             return torch.zeros(len(frames), 0, device=frames.device)
@@ -259,7 +259,7 @@ class ObservationEncoder(HubEncoder):
         own = self.config.kind in _OWN_NORMALISATION
         images = frames if own else stack_frames(frames, self.mean_image, self.deviation)
         embedded: Tensor = self.body(images, *([] if instruction is None else [instruction]))
-        # At least single precision, under autocast too: losses divide by temperatures.
+        # Single precision or higher, also under autocast, since losses divide by temperatures.
         return embedded.to(torch.promote_types(embedded.dtype, torch.float32))
 
     def describe(self) -> Description:
@@ -304,7 +304,7 @@ class ObservationEncoder(HubEncoder):
 
 
 def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
-    """Return the network that follows the normalisation of one camera, and the width of its embedding."""
+    """Return the network of one camera, which follows the normalisation, and the width of its embedding."""
     channels = 3 * config.stack
     if config.kind in _OWN_NORMALISATION:
         body: nn.Module
@@ -318,7 +318,7 @@ def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
                 dual = DualEncoder.from_pretrained(start) if start is not None else DualEncoder.rebuilt(cast(Any, own))
             body = InstructedImages(dual, stack=config.stack)
         else:
-            from counterpoint.encoders.pretrained import PretrainedEncoder  # not before a model of the zoo is built
+            from counterpoint.encoders.pretrained import PretrainedEncoder  # imported only when such a model is built
 
             body = PretrainedEncoder(config.model, config.checkpoint, stack=config.stack, centred=config.centre)
         width = int(body.embed_dim)

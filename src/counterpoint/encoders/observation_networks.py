@@ -1,4 +1,4 @@
-"""Networks of the observation encoder: DrQ-v2's ConvNet, ResNet-18 under an instruction, timm's vision transformers."""
+"""Networks of observation encoders: DrQ-v2's ConvNet, ResNet-18 with an instruction, timm's vision transformers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def stack_frames(
 ) -> Float[Tensor, "N L H W"]:
     """Return normalised images with the channels of S frames, the oldest first, in channels-last memory.
 
-    Bytes are reordered before they are widened to floats, and one fused operation normalises them.
+    For speed, bytes are reordered before the conversion to floats, and one fused operation normalises them.
 
     Args:
         frames: uint8 in [0, 255] or float in [0, 1].
         mean: Mean of pixels in [0, 1]: an image [H, W, 3], or one number for each channel [3].
-        deviation: One number, or one for each channel.
+        deviation: Standard deviation of these pixels: one number, or one for each channel.
 
     Returns:
-        L = 3 S channels.
+        Images with L = 3 S channels.
     """
     S, unit = frames.shape[1], 255.0 if frames.dtype == torch.uint8 else 1.0
     pixels = torch.cat(frames.unbind(1), -1).to(mean.dtype)
@@ -43,11 +43,11 @@ def stack_frames(
 
 @torch.no_grad()
 def drq_weights(module: nn.Module) -> None:
-    """Give a linear or convolutional layer DrQ-v2's initial weights; for `network.apply`.
+    """Set DrQ-v2's initial weights of a linear or convolutional layer; for `network.apply`.
 
-    Weights are orthogonal (rows of what enters one output, or columns where there are more outputs than inputs), times
-    sqrt 2 in convolutions, and biases zero (Yarats et al., 2022, authors' code; Premier-TACO's applies it to encoder,
-    heads and policy). Torch's own `orthogonal_` cannot write channels-last weights.
+    Weights have orthogonal rows (one row per output), or orthogonal columns if there are more outputs than inputs; they
+    are multiplied by sqrt 2 in convolutions. Biases are zero. Source: code of Yarats et al., 2022; Premier-TACO's code
+    applies it to encoder, heads and policy. Torch's `orthogonal_` cannot write channels-last weights.
     """
     if isinstance(module, nn.Linear | nn.Conv2d):
         gain = math.sqrt(2) if isinstance(module, nn.Conv2d) else 1.0
@@ -59,14 +59,14 @@ def drq_weights(module: nn.Module) -> None:
 class DrQConvNet(nn.Module):
     """The shallow ConvNet of DrQ-v2 with Premier-TACO's trunk (Appendix C, Listing 1).
 
-    Four 3 x 3 convolutions, the first of stride 2, then linear, layer normalisation and tanh. At 9 x 84 x 84, width
-    32 and D = 100 it has 3.95 million parameters, as the paper says. (Listing 1 writes `Conv2d(84, 32, ...)`: 84 is
-    the image's side; the channels are nine.) Its initial weights are `drq_weights`.
+    Four 3 x 3 convolutions, the first of stride 2, then a linear layer, layer normalisation and tanh. For inputs of
+    9 x 84 x 84, width 32 and D = 100 it has 3.95 million parameters, as the paper says. (Listing 1 has
+    `Conv2d(84, 32, ...)`, but 84 is the image's side; there are 9 channels.) Its initial weights are `drq_weights`.
 
     Args:
         channels: Input channels: three per frame of the stack.
         size: Height and width, in pixels.
-        embed_dim: D.
+        embed_dim: Dimensions of the embedding (D).
         width: Channels of every convolution.
     """
 
@@ -87,7 +87,7 @@ class DrQConvNet(nn.Module):
 
 
 Instruction = Sequence[str] | Tensor
-"""Texts, or their sentence embeddings [B, E]."""
+"""B texts, or their sentence embeddings [B, E]."""
 
 _WIDTHS = (64, 64, 128, 128, 256, 256, 512, 512)
 """Channels of the eight blocks."""
@@ -98,7 +98,7 @@ class SpatialSoftmax(nn.Module):
 
     Args:
         channels: Input channels.
-        keypoints: K.
+        keypoints: Number of learned maps (K).
     """
 
     def __init__(self, channels: int, keypoints: int) -> None:
@@ -106,23 +106,24 @@ class SpatialSoftmax(nn.Module):
         self.maps = nn.Conv2d(channels, keypoints, 1)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N L"]:
-        """Return L = 2 K numbers: the x of all maps, then the y."""
+        """Return L = 2 K numbers: the x coordinates of all maps, then the y coordinates."""
         attention = self.maps(images).float().flatten(2).softmax(-1).unflatten(-1, images.shape[-2:])
         y, x = (torch.linspace(-1, 1, side, device=images.device) for side in images.shape[-2:])
         return torch.cat([attention.sum(-2) @ x, attention.sum(-1) @ y], 1)
 
 
 class FilmResNet18(nn.Module):
-    """ResNet-18 with FiLM (Perez et al., 2018) after every block: h <- (1 + gamma) h + beta, both linear in the text.
+    """ResNet-18 with FiLM (Perez et al., 2018) after every block: h <- (1 + gamma) h + beta.
 
-    It follows LIBERO (Liu et al., 2023), whose encoder (`keypoints`) keeps the first four of the eight blocks, then
-    takes D / 2 keypoints and a linear layer. Unlike LIBERO's, normalisation is by group, so that frames do not depend
-    on each other, and the frozen sentence encoder is MiniLM, not BERT. Premier-TACO (Appendix C) has one per camera.
+    gamma and beta are linear in the embedded text. The network follows LIBERO (Liu et al., 2023), whose encoder
+    (`keypoints`) has the first four of the eight blocks, then D / 2 keypoints and a linear layer. Unlike in LIBERO,
+    normalisation is by group, so that frames do not depend on each other, and the frozen sentence encoder is MiniLM,
+    not BERT. Premier-TACO (Appendix C) has one such network per camera.
 
     Args:
         channels: Input channels: three per frame of the stack.
-        embed_dim: D.
-        keypoints: LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
+        embed_dim: Dimensions of the embedding (D).
+        keypoints: Use LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
         text_model: Sentence encoder, as in `SentenceTower`.
     """
 
@@ -147,11 +148,11 @@ class FilmResNet18(nn.Module):
 
         Args:
             images: N observations.
-            instruction: B texts or sentence embeddings [B, E]; N is a multiple of B, and each belongs to N / B
-                observations in a row.
+            instruction: B texts or sentence embeddings [B, E]; N is a multiple of B, and each instruction belongs to
+                N / B consecutive observations.
 
         Raises:
-            BadInputError: The numbers of images and instructions do not fit.
+            BadInputError: If the number of images is not a multiple of the number of instructions.
         """
         text = self._modulation(instruction, len(images))
         hidden = self.stem(images)
@@ -162,7 +163,7 @@ class FilmResNet18(nn.Module):
         return embedded
 
     def _modulation(self, instruction: Instruction, count: int) -> tuple[Tensor, ...]:
-        """Return beta and gamma of every block, side by side, with one row per observation."""
+        """Return beta and gamma of every block, concatenated, with one row per observation."""
         projection = self.language.projection
         if isinstance(instruction, Tensor):
             found, fits = f"embeddings {list(instruction.shape)}", instruction.shape[1:] == (projection.in_features,)
@@ -181,14 +182,14 @@ class FilmResNet18(nn.Module):
 
 
 class ViTConfig(FrozenConfig):
-    """Settings of a vision transformer; fields left `None` are the model's own.
+    """Settings of a vision transformer; fields left `None` get the timm model's values.
 
     Attributes:
-        model: Name of a timm model; the paper's is ViT-S/16.
+        model: Name of a timm model; the ICon paper has ViT-S/16.
         patch: Side of a patch in pixels.
         embed_dim: Width of a token.
         depth: Number of blocks.
-        heads: Attention heads.
+        heads: Number of attention heads.
     """
 
     model: str = "vit_small_patch16_224"
@@ -199,23 +200,23 @@ class ViTConfig(FrozenConfig):
 
 
 class ViT(nn.Module):
-    """timm's vision transformer over stacks of S frames: the class token, or pooled tokens of a model without one.
+    """A timm vision transformer over stacks of S frames; it returns the class token, or else the pooled tokens.
 
     ICon (Wang and Lin, 2025, Appendix A.2) has ViT-S with patches of 16 pixels at 224 x 224, one for each camera.
 
     Args:
-        config: The transformer.
+        config: Settings of the transformer.
         size: Height and width of the images, in pixels.
-        stack: S; a stack's frames are the channels of one image.
+        stack: Number of frames in a stack (S); they are the channels of one image.
         start: A weight file, or a tag that timm fetches; `None` for random weights.
 
     Attributes:
-        vit: timm's model.
-        embed_dim: D.
+        vit: The timm model.
+        embed_dim: Dimensions of the embedding (D).
 
     Raises:
-        BadInputError: When the model is unknown or no vision transformer, or weights do not fit.
-        MissingExtraError: When timm is not installed.
+        BadInputError: If the model is unknown or not a vision transformer, or weights do not fit.
+        MissingExtraError: If timm is not installed.
     """
 
     mean: Tensor

@@ -1,4 +1,4 @@
-"""Pretrained visual representations: PVR, R3M, VIP, VC-1, MVP and CLIP as released, and EfficientNet-Lite0."""
+"""Pretrained visual representations: released weights of PVR, R3M, VIP, VC-1, MVP and CLIP, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CLIP_TEXT = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The location of the image model's weights in a released file, after names lost a leading "module.".
+    """The location of the image model's weights in a released file, after a leading "module." is removed from names.
 
     Attributes:
-        outer: Key of the state dict inside the file; empty where the file is itself a state dict.
-        prefix: Prefix of the image model's names.
-        ignored: Prefixes of other things: a language head, a decoder, a momentum copy.
+        outer: Key of the state dict in the file; empty if the file is a state dict itself.
+        prefix: Prefix of the names of the image model's weights.
+        ignored: Prefixes of other weights: a language head, a decoder, a momentum copy.
     """
 
     outer: str
@@ -49,15 +49,15 @@ class PretrainedModel:
 
     Attributes:
         title: The paper and the model.
-        architecture: The network that `build` makes.
-        width: E, the number of features per frame.
+        architecture: Name of the network that `build` makes.
+        width: Number of features per frame (E).
         layout: Layout of the released file.
         size: Side in pixels of the model's square input.
-        resize: Length in pixels of a frame's shorter edge before the centre is cut out.
+        resize: Length in pixels that a frame's shorter side is resized to before the centre is cropped.
         resample: Interpolation of that resizing.
         mean: Channel means of pixels in [0, 1].
-        std: Channel deviations.
-        untouched: Leave frames of the model's size as they are.
+        std: Channel standard deviations of these pixels.
+        untouched: Do not resize and crop frames that have the model's size.
     """
 
     title: str
@@ -82,7 +82,7 @@ _LITE0 = "tf_efficientnet_lite0"
 
 
 def _moco(*cut: str) -> Layout:
-    """Return MoCo's layout, with a momentum copy and a queue; compressed models leave out the blocks in `cut`."""
+    """Return MoCo's layout, with a momentum copy and a queue; `cut` are blocks that compressed models leave out."""
     unused = ("fc.", *cut)
     return Layout("state_dict", "encoder_q.", ("encoder_k.", "queue", *(f"encoder_q.{name}" for name in unused)))
 
@@ -100,7 +100,7 @@ def _vc1(size: str, width: int) -> PretrainedModel:
 
 
 def _mvp(architecture: str, width: int, size: int = 224) -> PretrainedModel:
-    # Its frames are rendered at the model's size.
+    # MVP's frames are rendered at the model's size.
     return PretrainedModel(_MVP, architecture, width, _MAE, size=size, resize=size)
 
 
@@ -147,30 +147,30 @@ PRETRAINED: dict[str, PretrainedModel] = {
         std=PACKAGED[_LITE0].std,
     ),
 }
-"""Models by the name that an `ObservationConfig` gives.
+"""Models by their name in `ObservationConfig.model`.
 
 Files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and `vc1_vitl.pth`, MVP `*-mae-*.pth`, CLIP the
-state dict of the whole model or the tag "openai". EfficientNet-Lite0, small enough for a processor at 96 pixels, has
-its weights in a package (`checkpoint = "package"`, extra `vision`) or in a file of timm's names.
+state dict of the whole model or the tag "openai". EfficientNet-Lite0, which is small enough for a CPU at 96 pixels, has
+its weights in a package (`checkpoint = "package"`, extra `vision`) or in a file with timm's names.
 """
 
 
 _VITS = {"vit_s_12heads": (384, 12, 12), "vit_b": (768, 12, 12), "vit_l": (1024, 24, 16)}
-"""Width, depth, heads. MVP's ViT-S has twelve heads; timm's has six, and its weights would fit without a word."""
+"""Width, depth, heads. MVP's ViT-S has twelve heads; timm's has six, and would load the weights without an error."""
 
 _COMPRESSED = {"conv3": ("layer3", 1024, 11), "conv4": ("layer4", 2048, 42)}
-"""Stage, its channels, and the channels its map is compressed to before it is flattened."""
+"""Stage, its channels, and the channels that its map is compressed to before flattening."""
 
 
 def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
-    """Return the image model with random weights: normalised images [N, 3, S, S] to [N, E].
+    """Return the image model with random weights; it maps normalised images [N, 3, S, S] to [N, E].
 
     Args:
         model: The model.
         tag: For CLIP: a pretrained tag of open_clip.
 
     Raises:
-        MissingExtraError: When torchvision, timm or open_clip is not installed.
+        MissingExtraError: If torchvision, timm or open_clip is not installed.
     """
     if model.architecture.startswith("resnet"):
         return _resnet(*model.architecture.split("_"))
@@ -183,7 +183,7 @@ def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
 
 
 def _resnet(name: str, end: str = "") -> nn.Module:
-    """Return torchvision's ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
+    """Return a torchvision ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
     resnet = import_extra("torchvision.models", "clip").resnet
     network: Any = getattr(resnet, name)(weights=None)
     network.fc = nn.Linear(network.fc.in_features, int(end[2:])) if end.startswith("fc") else nn.Identity()
@@ -193,8 +193,8 @@ def _resnet(name: str, end: str = "") -> nn.Module:
         squeeze = resnet.BasicBlock(channels, narrow, downsample=shortcut)
         if end == "conv3":
             network.layer4 = nn.Identity()
-        # The names in the released files: the stage, then the block that narrows its map. A third block, which widens
-        # it again for training, is not built.
+        # As named in the released files: the stage, then the block that reduces the map's channels. A third block,
+        # which restores them for training, is not built.
         setattr(network, stage, nn.Sequential(getattr(network, stage), squeeze))
         network.avgpool = nn.Identity()
     module: nn.Module = network
@@ -202,7 +202,7 @@ def _resnet(name: str, end: str = "") -> nn.Module:
 
 
 def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
-    """Return timm's ViT of 16-pixel patches; its output is the class token after the last normalisation, as in MAE."""
+    """Return a timm ViT with 16-pixel patches; its output is the class token after the last normalisation (MAE)."""
     module: nn.Module = import_extra("timm.models.vision_transformer", "clip").VisionTransformer(
         img_size=size,
         patch_size=16,
@@ -218,17 +218,17 @@ def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
 def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
     """Load the image model in the file at `path` into `module`.
 
-    The file is read without running code from it. Every name and every shape must agree, apart from what the layout
-    ignores. Half-precision weights, as OpenAI ships CLIP's, become single precision.
+    The file is read without running code from it. Every name and every shape must agree, except for weights that the
+    layout ignores. Half-precision weights, such as OpenAI's CLIP weights, become single precision.
 
     Raises:
-        BadInputError: When the file is missing, damaged, or of another layout or architecture.
+        BadInputError: If the file is missing, damaged, or has another layout or architecture.
     """
     found: Mapping[str, object]
     if path.suffix == ".safetensors":
         found = {layout.outer: read_weights(path)} if layout.outer else read_weights(path)
     else:
-        # MAE's training script leaves its arguments in the file: a plain container that runs nothing.
+        # MAE's training script stores its arguments in the file, in a plain container that cannot run code.
         with torch.serialization.safe_globals([argparse.Namespace]):
             found = read_torch_file(path)
     inner: Any = found.get(layout.outer) if layout.outer else found
@@ -243,28 +243,28 @@ def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
 
 
 _AT_ONCE = 64  # frames
-_LEAST = 0.1  # of the deviation of all numbers
+_LEAST = 0.1  # share of the deviation of all features
 
 
 class PretrainedEncoder(nn.Module):
-    """PVR, R3M, VIP, VC-1, MVP or CLIP applied to each frame of a stack; features side by side, oldest frame first.
+    """A pretrained model applied to each frame of a stack; features are concatenated, the oldest frame first.
 
-    All weights may train. Batch normalisation keeps its pretrained statistics in training too, so that a frame's
-    embedding depends on no other frame and frozen weights give the same features in either mode.
+    All weights can be trained. Batch normalisation keeps its pretrained statistics in training too, so that a frame's
+    embedding does not depend on other frames and frozen weights give the same features in both modes.
 
     Args:
         name: A key of `PRETRAINED`.
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
             `None`: random weights.
-        stack: S.
+        stack: Number of frames in a stack (S).
         centred: Centre and scale every feature by the mean and deviation that `centre_on` measures.
 
     Attributes:
-        embed_dim: D = S E.
+        embed_dim: Dimensions of the embedding, D = S E.
 
     Raises:
-        BadInputError: When a file cannot be read or does not fit, or the model has no tags.
-        MissingExtraError: When torchvision, timm or open_clip is not installed.
+        BadInputError: If a file cannot be read or does not fit, or a tag is given for a model without tags.
+        MissingExtraError: If torchvision, timm or open_clip is not installed.
     """
 
     mean: Tensor
@@ -309,10 +309,10 @@ class PretrainedEncoder(nn.Module):
 
     @torch.no_grad()
     def centre_on(self, images: UInt8[Tensor, "N H W 3"]) -> None:
-        """Measure mean and deviation of every feature on training frames, with the weights as they are now.
+        """Measure mean and deviation of every feature on training frames, with the current weights.
 
-        A deviation is at least a tenth of the deviation of all features together, so that a feature that hardly varies
-        in training stays small later.
+        Each deviation is raised to at least a tenth of the deviation of all features together, so that features that
+        hardly vary in training stay small later.
         """
         self.mean_feature.zero_()
         self.deviation.fill_(1)

@@ -21,10 +21,10 @@ class ViTParts:
         blocks: Transformer blocks in order.
         patches: The module that cuts images [n, 3, H, W] into patches.
         patch: Height and width of a patch, in pixels.
-        grid: Patches down and across at the size the model was built for.
-        prefix: Tokens before the first patch: class token, registers.
-        batch_first: True when blocks pass on [n, N, D] rather than [N, n, D].
-        class_token: True when the first token is a class token.
+        grid: Number of patches down and across, at the image size that the model was built for.
+        prefix: Number of tokens before the first patch (class token, registers).
+        batch_first: True if blocks have inputs and outputs [n, N, D] rather than [N, n, D].
+        class_token: True if the first token is a class token.
     """
 
     blocks: tuple[nn.Module, ...]
@@ -75,7 +75,7 @@ def vit_parts(vit: nn.Module) -> ViTParts:
 
 
 def _transformers_parts(model: Any) -> ViTParts | None:
-    """Return the parts of a plain ViT of transformers (ViT, DeiT, DINOv2, DINOv3, CLIP's, SigLIP's), else None."""
+    """Return the parts of a plain ViT of transformers (ViT, DeiT, DINOv2, DINOv3, CLIP, SigLIP), otherwise None."""
     config: Any = getattr(model, "config", None)
     holder = model if hasattr(model, "embeddings") else getattr(model, "vision_model", None)
     embeddings, depth = getattr(holder, "embeddings", None), getattr(config, "num_hidden_layers", None)
@@ -95,23 +95,23 @@ def _transformers_parts(model: Any) -> ViTParts | None:
 
 
 class TokenTap:
-    """A recorder of the outputs of every block in the last forward passes with gradients enabled.
+    """Records the outputs of every block in the last forward passes with gradients enabled.
 
-    Nothing is recorded under `torch.no_grad()`, and nothing is run twice or copied. A deep copy of a module that
-    holds both the model and its tap holds a tap of its own. Tap a model before its first compiled call: compiled
-    code ignores later hooks.
+    Nothing is recorded under `torch.no_grad()`, and nothing is run twice or copied. A deep copy of a module that holds
+    both the model and its tap has a separate tap. Create the tap before the first compiled call of the model, because
+    compiled code ignores later hooks.
 
     Args:
         vit: A Vision Transformer of timm, open_clip or transformers; any patch size, image size and number of prefix
             tokens.
-        passes: Passes whose tokens are taken together, such as two cameras through one network before one loss. The
-            images of the first pass come first; all have one size.
+        passes: Number of passes whose tokens are joined, such as 2 if two cameras share one network. The images of the
+            first pass come first; all passes have the same image size.
 
     Attributes:
         parts: The model's blocks, patch size and number of prefix tokens.
 
     Raises:
-        BadInputError: When the model has no patch tokens.
+        BadInputError: If the model has no patch tokens.
     """
 
     def __init__(self, vit: nn.Module, passes: int = 1) -> None:
@@ -132,19 +132,19 @@ class TokenTap:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across in the last pass; before any pass, those of the size that the model was built for."""
+        """Patches down and across in the last pass; before any pass, those of the model's default image size."""
         return self.image[0] // self.parts.patch[0], self.image[1] // self.parts.patch[1]
 
     def take(self) -> tuple[Float[Tensor, "n P D"], ...]:
         """Return the patch tokens of every block in raster order, without the prefix, and clear them.
 
         Raises:
-            BadInputError: When fewer whole passes with gradients were made since the last call.
+            BadInputError: If fewer than `passes` complete passes with gradients were made since the last call.
         """
         return tuple(x[:, self.parts.prefix :] for x in self.take_whole())
 
     def take_whole(self) -> tuple[Float[Tensor, "n N D"], ...]:
-        """Return the tokens as `take`, with the `parts.prefix` tokens before the first patch."""
+        """Return the tokens like `take`, but including the `parts.prefix` tokens before the first patch."""
         kept, most = list(self._kept), self._kept.maxlen or 1
         self.clear()
         layers, prefix = len(self.parts.blocks), self.parts.prefix
@@ -161,7 +161,7 @@ class TokenTap:
         return tuple(kept[0]) if most == 1 else tuple(torch.cat(layer) for layer in zip(*kept, strict=True))
 
     def clear(self) -> None:
-        """Clear tokens that were not taken."""
+        """Clear recorded tokens."""
         self._kept.clear()
         self._open = False
 
@@ -180,19 +180,19 @@ class TokenTap:
             self._image = (int(height), int(width))
 
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # The backward pass of checkpointed blocks runs them again and is not recorded.
-        output = output[0] if isinstance(output, tuple) else output  # of transformers before 5
+        # With checkpointing, the backward pass runs blocks again, which is not recorded.
+        output = output[0] if isinstance(output, tuple) else output  # a tuple in transformers before version 5
         if self._open and torch.is_grad_enabled() and isinstance(output, Tensor):
             newest = self._kept[-1]
             newest.append(output if self.parts.batch_first else output.transpose(0, 1))
             self._open = len(newest) < len(self.parts.blocks)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and files, without the tokens, which belong to one pass of one model."""
+        """Return the state for copies and files, without the tokens, which belong to one pass of this model."""
         return {**self.__dict__, "_kept": deque(maxlen=self._kept.maxlen), "_open": False}
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """Return a pair for 16 as well as for (16, 16), which timm and open_clip both write."""
+    """Return a pair for 16 as well as for (16, 16), since timm and open_clip use both forms."""
     first, second = value if isinstance(value, tuple | list) else (value, value)
     return int(first), int(second)

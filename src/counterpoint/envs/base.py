@@ -1,4 +1,4 @@
-"""`CameraEnv`, the base class of every simulated control task that a policy sees through cameras."""
+"""`CameraEnv`, the base class of simulated control tasks with camera observations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from counterpoint.errors import BadInputError, require, require_known
 
 
 class Options(TypedDict, total=False):
-    """The options that every suite's env takes.
+    """The options that environments of all suites accept.
 
     Attributes:
-        cameras: Names of cameras, in the order wanted; by default the suite's usual cameras; `()` means no camera.
-            `render` shows the first camera.
-        size: Height and width of the images, in pixels; the suite's `usual_size` by default.
-        render: Size of the simulator's images, which are then resized to `size` as training stores do it. Small
+        cameras: Names of cameras, in this order; by default the suite's usual cameras; `()` means no camera.
+            `render()` shows the first camera.
+        size: Height and width of the images, in pixels; by default the suite's `usual_size`.
+        render: Size at which the simulator renders; images are then resized to `size` as in training stores. Small
             images rendered directly are jagged, unlike the resized images that policies are trained on.
-        steps: Steps of an episode; the suite's own number by default.
+        steps: Number of steps per episode; by default the suite's number.
     """
 
     cameras: Cameras
@@ -39,42 +39,42 @@ class Options(TypedDict, total=False):
 class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     """A control task with one camera or several, proprioception and an instruction.
 
-    An observation maps every camera to its image, uint8 [size, size, 3] (RGB, upright), `"state"` to
-    proprioception, float32 [P], and in some suites `"environment_state"` to what a robot cannot feel, such as poses of
-    objects, float32 [E]. An action is float [A] in [-1, 1]. An episode depends
-    on its seed and its actions alone. Episodes are truncated at `horizon`; success does not end them.
+    An observation maps every camera to its image, uint8 [size, size, 3] (RGB, upright), and `"state"` to
+    proprioception, float32 [P]. In some suites it also maps `"environment_state"` to values that a robot cannot sense,
+    such as poses of objects, float32 [E]. An action is float [A] in [-1, 1]. An episode depends only on its seed and
+    its actions. Episodes are truncated at `horizon`; success does not end them.
 
-    A suite writes `_begin`, `_advance`, `_images` and `state`.
+    A suite's class implements `_begin`, `_advance`, `_images` and `state`.
 
     Args:
         name: SUITE/TASK.
         instruction: The task in words.
-        action_dim: A.
-        state_dim: P.
-        environment_dim: E, the numbers of `environment_state`; 0 for a suite without it.
-        control_hz: Actions a second.
-        horizon: Steps of an episode, where `steps` is not given.
+        action_dim: Number of action dimensions (A).
+        state_dim: Number of proprioception dimensions (P).
+        environment_dim: Number of `environment_state` dimensions (E); 0 for suites without it.
+        control_hz: Actions per second.
+        horizon: Number of steps per episode if `steps` is not given.
         usual: The suite's usual cameras.
         known: All cameras of the suite; `None` leaves the check to the suite.
         **options: See `Options`.
 
     Attributes:
-        look: Set it to False where no policy reads the next images: `reset` and `step` then return zeros for them.
+        look: Set it to False if the next images will not be read: `reset` and `step` then return zeros for them.
 
     Raises:
         BadInputError: If the task, camera or option does not exist in the suite.
-        MissingExtraError: When the suite's simulator is not installed.
+        MissingExtraError: If the suite's simulator is not installed.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own type)
     render_mode = "rgb_array"
     has_success: ClassVar[bool] = True
-    """False for a suite that has rewards alone; there is no `info["is_success"]` then."""
+    """False for suites that have only rewards, without `info["is_success"]`."""
     smallest: ClassVar[int] = 1
-    """The smallest size of image, in pixels."""
+    """The minimum image size, in pixels."""
     usual_size: ClassVar[int] = 84
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages whose versions decide states and pixels."""
+    """Packages whose versions determine states and pixels."""
 
     def __init__(
         self,
@@ -110,17 +110,17 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin the episode of a seed; without a seed, the next number of `np_random` is the seed."""
+        """Begin an episode with this seed; without a seed, a number drawn from `np_random` is used."""
         super().reset(seed=seed)
         self._steps = 0
         self._begin(int(self.np_random.integers(2**31)) if seed is None else int(seed))
         return self._observation(), {"is_success": False} if self.has_success else {}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Act once.
+        """Take one action.
 
         Raises:
-            BadInputError: When the action has not A finite numbers.
+            BadInputError: If the action does not consist of A finite numbers.
         """
         action = np.asarray(action)
         if action.shape != self.action_space.shape or not np.isfinite(action).all():
@@ -135,7 +135,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         return self.images()[self.cameras[0]]
 
     def images(self) -> dict[str, Array]:
-        """Render every camera; return its image, uint8 [size, size, 3], by name."""
+        """Render every camera; return the images, uint8 [size, size, 3], by camera name."""
         images = self._images()
         if self._rendered_size != self.size:
             images = {camera: resize(image[None], self.size)[0] for camera, image in images.items()}
@@ -146,18 +146,18 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         raise NotImplementedError
 
     def environment_state(self) -> Array:
-        """Return the state of the surroundings, float32 [E], for suites with an `environment_dim`."""
+        """Return the state of the environment, float32 [E], for suites with an `environment_dim`."""
         raise NotImplementedError
 
     def _begin(self, seed: int) -> None:
         raise NotImplementedError
 
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
-        """Act; return the reward, the success at this moment, and whether the episode is over before its horizon."""
+        """Take an action; return the reward, success at this step, and True if the episode ends before its horizon."""
         raise NotImplementedError
 
     def _images(self) -> dict[str, Array]:
-        """Render every camera at the size given as `render`, in the order of `cameras`."""
+        """Render every camera at the size in the option `render`, in the order of `cameras`."""
         raise NotImplementedError
 
     def _observation(self) -> dict[str, Any]:
@@ -173,16 +173,16 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
 
 
 class MujocoEnv(CameraEnv):
-    """A `CameraEnv` of a MuJoCo model; its renderer is made by the first image, in the process that renders.
+    """A `CameraEnv` of a MuJoCo model; the renderer is created at the first image, in the process that renders.
 
-    A suite also writes `_scene`.
+    A suite's class also implements `_scene`.
     """
 
     smallest = 16
     hidden: ClassVar[tuple[int, ...]] = ()
     """Groups of geoms that are not rendered."""
     canary: ClassVar[str]
-    """The task of the scene that `describe_rendering` renders; the name may begin with that of the suite."""
+    """The task of the scene that `describe_rendering` renders; the suite's name may come first."""
 
     _renderer: FastRenderer | None = None
 
@@ -207,10 +207,10 @@ class MujocoEnv(CameraEnv):
             self._renderer = None
 
     def describe_rendering(self) -> dict[str, Any]:
-        """Return the facts that decide pixels beside the scene: settings, cameras' poses, device, a canary.
+        """Return all that determines pixels in addition to the scene: settings, camera poses, device; and a canary.
 
-        The canary is the SHA-256 of one image of one fixed scene. Two machines or versions with different canaries
-        render different pixels.
+        The canary is the SHA-256 of one image of a fixed scene. Two machines or versions with different canaries render
+        different pixels.
         """
         model, parts = self._scene()[0], {"position": "pos", "quaternion": "quat"}
         views = {camera: model.camera(camera) for camera in self.cameras}
@@ -235,10 +235,10 @@ class MujocoEnv(CameraEnv):
 
 
 def choose_cameras(given: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the given cameras, or the usual cameras for `None`, each once.
+    """Return the given cameras, or the usual cameras for `None`, without repeats.
 
     Raises:
-        BadInputError: When a camera is unknown.
+        BadInputError: If a camera is unknown.
     """
     names = tuple(dict.fromkeys((given,) if isinstance(given, str) else usual if given is None else given))
     if known is not None:
@@ -249,7 +249,7 @@ def choose_cameras(given: Cameras, usual: Sequence[str], known: Sequence[str] | 
 
 @contextmanager
 def seeded_numpy(seed: int) -> Iterator[None]:
-    """Seed numpy's global generator, from which some simulators sample, and put it back afterwards."""
+    """Seed numpy's global generator, which some simulators use, and restore its state afterwards."""
     before = np.random.get_state()
     np.random.seed(seed % 2**32)
     try:

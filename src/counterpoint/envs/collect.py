@@ -1,9 +1,9 @@
 """Record experts in simulators as data sets: the parts that all suites' collections share.
 
-A data set is ordered by split, then by task, then by number. An episode depends on the data set's seed, its task, its
-split and its number alone, so that neither workers, nor an interruption, nor recording more change it. Finished
-episodes wait beside the data set in `OUT.partial`, each whole or not at all; the same call again continues there. The
-same call with more episodes extends a data set: it is written anew, with the episodes that it had.
+A data set is ordered by split, then by task, then by number. An episode depends only on the data set's seed, its task,
+its split and its number, and not on the number of workers, on interruptions or on later extensions. Finished episodes
+are staged next to the data set in `OUT.partial`; incomplete ones are never stored there. After an interruption the same
+call resumes. The same call with more episodes extends a data set: it is rewritten, including its old episodes.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from counterpoint.workers import worker_pool
 
 _COUNTS = {"train": "episodes", "val": "val_episodes", "test": "test_episodes"}
 SPLITS = tuple(_COUNTS)
-_RAISES = 5  # scenes in a row in which the simulator raised an error that end a collection
-_JOBS_A_WORKER = 8  # so that the last job makes the others wait for an eighth of their time at most
+_RAISES = 5  # number of consecutive scenes with simulator errors that ends a collection
+_JOBS_A_WORKER = 8  # so that workers wait at most an eighth of their time for the last job
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
 
 
 class CollectConfig(FrozenConfig):
-    """The settings of every collection; a suite adds its own and sets the defaults.
+    """The settings of all collections; each suite adds further settings and sets the defaults.
 
     Attributes:
         out: The data set's folder; it must not exist.
-        episodes: Training episodes per task.
-        val_episodes: Validation episodes per task.
+        episodes: Number of training episodes per task.
+        val_episodes: Number of validation episodes per task.
         noise: Standard deviation of Gaussian noise on the expert's actions, in action units (-1 to 1).
-        workers: Processes that simulate.
+        workers: Number of processes that simulate.
         seed: Random seed for initial states and noise.
     """
 
@@ -70,15 +70,15 @@ class ExpertCollectConfig(CollectConfig):
 
     Attributes:
         tasks: Names of tasks.
-        test_episodes: Test episodes per task.
+        test_episodes: Number of test episodes per task.
         size: Height and width of the images, in pixels.
         cameras: Names of cameras.
-        after_success: Frames that still show the task solved, after which the episode ends.
-        max_steps: Steps after which an unsolved episode ends; the task's own number by default.
-        successful_only: Give failed episodes up and try the next scene; the number of dropped episodes is recorded.
-        lossless: Keep images as PNG instead of as video: policies then act on images like those they learned from.
-        intended: Record the expert's own actions where noise is carried out (DART, arXiv 1703.09327): policies learn
-            the way back from it, and not the noise.
+        after_success: Number of frames recorded after the task is solved, before the episode ends.
+        max_steps: Number of steps after which an unsolved episode ends; by default the task's number.
+        successful_only: Drop failed episodes and try the next scene; the number of dropped episodes is recorded.
+        lossless: Store images as PNG instead of video, so that policies act on images like those they were trained on.
+        intended: Record the expert's actions without the noise that is executed (DART, arXiv 1703.09327), so that
+            policies learn to correct the noise and do not imitate it.
     """
 
     tasks: Names = Field(min_length=1)
@@ -94,7 +94,7 @@ class ExpertCollectConfig(CollectConfig):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One episode to record: its index in the data set, and the values that decide its content."""
+    """One episode to record: its index in the data set (`place`), and the values that determine its content."""
 
     place: int
     task: str
@@ -103,19 +103,19 @@ class Slot:
 
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
-    """Return the seed of an episode's scene after `attempt` scenes were given up, whatever else is recorded."""
+    """Return the seed of an episode's scene after `attempt` dropped scenes; it does not depend on other episodes."""
     return sample_seed(seed, number, f"{task}, {split}, attempt {attempt}", bits=32)
 
 
 @dataclass(frozen=True)
 class Collection(ABC):
-    """One data set to record, as a suite describes it. It is pickled for every worker, and is used as a key of a cache.
+    """A suite's description of one data set to record. It is pickled for every worker, and used as a cache key.
 
     Attributes:
-        config: The settings, with names written out.
-        packages: Packages whose versions decide the data.
-        attempts: Number of scenes in a row without a demonstration after which the collection ends.
-        remedy: For the error in this case: the key at fault, the expectation and a hint.
+        config: The settings, with all task names listed.
+        packages: Packages whose versions determine the data.
+        attempts: Number of consecutive scenes without a demonstration after which the collection ends.
+        remedy: For the error message in this case: the setting at fault, the expectation and a hint.
     """
 
     config: Any
@@ -129,22 +129,22 @@ class Collection(ABC):
 
     @property
     def lossless(self) -> bool:
-        """True where images are kept as they are instead of as video."""
+        """True if images are stored losslessly instead of as video."""
         return getattr(self.config, "lossless", False)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of episodes per task of each split."""
+        """Number of episodes per task for each split."""
         return {split: getattr(self.config, name, 0) for split, name in _COUNTS.items()}
 
     @property
     def robot(self) -> str:
-        """The robot's name for readers."""
+        """The robot's human-readable name."""
         raise NotImplementedError
 
     @property
     def fps(self) -> float:
-        """Frames a second of the images, a whole number."""
+        """Frames per second of the images, a whole number."""
         raise NotImplementedError
 
     @property
@@ -157,7 +157,7 @@ class Collection(ABC):
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide the data, as JSON values, so without `out` and `workers`."""
+        """Return the settings that determine the data (not `out` and `workers`), as JSON values."""
         settings = self.config.model_dump(mode="json", exclude={"out", "workers"})
         return {"config": settings, "versions": versions(self.packages)}
 
@@ -167,7 +167,7 @@ class Collection(ABC):
 
     @abstractmethod
     def record(self, env: Any, slot: Slot, seed: int) -> Recording | None:
-        """Record one scene; `None` gives it up."""
+        """Record one scene; return `None` to drop it."""
 
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
         """Return the data set's writer: a `LeRobotWriter`, or one with the same `add_episode` and `finalize`."""
@@ -186,7 +186,7 @@ class Collection(ABC):
         )
 
     def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
-        """Return an episode as the writer takes it."""
+        """Return the arguments of the writer's `add_episode` for an episode."""
         episode = staging.episode(slot.place, self.instruction(slot.task), self.fps)
         return episode, staging.videos(slot.place)
 
@@ -201,14 +201,14 @@ class Collection(ABC):
 
 
 class ExpertCollection(Collection):
-    """A collection with the scripted expert of a suite's env, by an `ExpertCollectConfig`."""
+    """A collection with the scripted expert of a suite's environment; `config` is an `ExpertCollectConfig`."""
 
     exact: ClassVar[int] = 0
-    """Numbers at the end of an action that have no noise."""
+    """Number of action dimensions, counted from the last, that get no noise."""
 
     @property
     def simulator(self) -> bool:
-        """True where the simulator's whole state is kept too."""
+        """True if the simulator's whole state is recorded too."""
         return False
 
     def record(self, env: Any, slot: Slot, seed: int) -> Recording:
@@ -234,7 +234,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def simulation(job: Collection, task: str) -> Any:
-    """Return the simulation of a task; building one costs as much as recording an episode or two."""
+    """Return the cached simulation of a task; building one takes as long as recording one or two episodes."""
     return job.make(task)
 
 
@@ -253,22 +253,22 @@ def split_ranges(job: Collection) -> dict[str, str]:
 
 
 def collect(job: Collection) -> Path:
-    """Record a data set, continue one that was interrupted, or extend one by more episodes.
+    """Record a data set, resume an interrupted one, or extend one by more episodes.
 
-    A call for a data set that is complete changes nothing. When a LeRobot data set is extended, its episodes are taken
-    over as they are. In other formats they are recorded again, which gives the same episodes.
+    If the data set is complete, nothing changes. If a LeRobot data set is extended, its episodes are copied. In other
+    formats they are recorded again, which gives the same episodes.
 
-    The data set keeps under `counterpoint`: `collect` (its identity), versions of the machine, and of every episode
-    its task, split, seed, success, and how many scenes before it failed (`dropped`) or raised an error (`raised`).
+    The data set stores under `counterpoint`: `collect` (its identity), versions of software and machine, and for each
+    episode task, split, seed, success, and how many scenes before it failed (`dropped`) or raised an error (`raised`).
 
     Args:
-        job: The data set. With more than one worker, a script must start it under `if __name__ == "__main__"`.
+        job: The data set. With more than one worker, a script must call this under `if __name__ == "__main__"`.
 
     Returns:
         The data set's path.
 
     Raises:
-        BadInputError: When `out` holds something else, a worker dies, or a task cannot be solved or simulated.
+        BadInputError: If `out` holds something else, a worker dies, or a task cannot be solved or simulated.
     """
     out: Path = job.config.out
     require(sum(job.counts.values()) > 0, "episodes", 0, "at least one a task", "ask for some")
@@ -282,12 +282,12 @@ def collect(job: Collection) -> Path:
         if earlier is not None or not out.exists():
             out.parent.mkdir(parents=True, exist_ok=True)
             staging.open(identity)
-        if out.exists() and earlier is None:  # before, or while this process waited
+        if out.exists() and earlier is None:  # complete before, or while this process waited
             about = (collected_about(out) or {})["collect"]
             hint = "choose another --out, or remove it; more episodes of the same settings extend it"
             require_same(out, about, identity, "a data set collected", hint)
         else:
-            built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder
+            built = staging.folder / "dataset"  # inside, so that a killed writer's files go with the folder
             if not built.exists():
                 _record_missing(job, staging)
                 abouts = [staging.about(slot.place) for slot in slots(job)]
@@ -306,7 +306,7 @@ def collect(job: Collection) -> Path:
 
 
 def _smaller(out: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the notes of a data set of the same settings with fewer episodes; `None` for anything else."""
+    """Return the metadata of a data set with the same settings and fewer episodes; `None` for anything else."""
     about = collected_about(out)
     if about is None or "config" not in about["collect"]:
         return None
@@ -323,7 +323,7 @@ class _Extension(Staging):
     Args:
         out: The smaller data set, of LeRobot.
         job: The larger data set.
-        about: The smaller data set's notes, as `collected_about` returns them.
+        about: The smaller data set's metadata, as returned by `collected_about`.
     """
 
     def __init__(self, out: Path, job: Collection, about: Mapping[str, Any]) -> None:
@@ -370,7 +370,7 @@ class _Extension(Staging):
 
 
 def record_slot(job: Collection, slot: Slot) -> None:
-    """Record an episode and stage it; scenes that fail or in which the simulator raises are given up, but not many."""
+    """Record and stage an episode; scenes that fail or raise an error are dropped, up to a limit."""
     dropped = raised = in_a_row = 0
     for attempt in range(job.attempts):
         seed = episode_seed(job.config.seed, slot.task, slot.split, slot.number, attempt)
@@ -378,8 +378,8 @@ def record_slot(job: Collection, slot: Slot) -> None:
             recording = job.record(simulation(job, slot.task), slot, seed)
         except (BadInputError, MissingExtraError):
             raise
-        except Exception as error:  # a simulator may raise anything; an episode is lost, not the collection
-            simulation.cache_clear()  # what raised may be in any state
+        except Exception as error:  # simulators may raise anything; only the scene is lost
+            simulation.cache_clear()  # the simulation may be in any state
             raised, in_a_row = raised + 1, in_a_row + 1
             if in_a_row == _RAISES:
                 found = f"{_RAISES} scenes in a row in which the simulator raised {type(error).__name__}: {error}"
@@ -401,7 +401,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
 
 
 def summary(out: Path) -> str:
-    """Describe a collected data set in a line: its episodes and the failed scenes; empty for other data sets."""
+    """Describe a collected data set in one line: its episodes and failed scenes; empty for other data sets."""
     about = collected_about(out)
     if about is None:
         return ""
@@ -410,7 +410,7 @@ def summary(out: Path) -> str:
 
 
 def _lost(dropped: int, raised: int) -> str:
-    """Return the scenes that gave no episode, in words; empty if there are none."""
+    """Return text about scenes that gave no episode; empty if there are none."""
     parts = [f"{dropped} failed ones dropped"] * bool(dropped)
     return ", ".join(parts + [f"{raised} in which the simulator raised an error"] * bool(raised))
 
@@ -425,7 +425,7 @@ def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def collected_about(out: Path) -> dict[str, Any] | None:
-    """Return the notes on its collection in `out` (`collect`, its identity, and more); `None` for other data sets."""
+    """Return the collection's metadata in `out` (its identity `collect`, and more); `None` for other data sets."""
     try:
         if out.is_file():
             about: dict[str, Any] = robomimic_about(out)
@@ -434,12 +434,12 @@ def collected_about(out: Path) -> dict[str, Any] | None:
         else:
             about = json.loads((out / "meta" / "info.json").read_text())["counterpoint"]
         return about if isinstance(about["collect"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):  # anything but a data set of ours
+    except (OSError, ValueError, KeyError, TypeError):  # not a data set of this library
         return None
 
 
 def require_collected(out: Path) -> None:
-    """Raise a `BadInputError` when `out` holds anything but a collected data set."""
+    """Raise `BadInputError` if `out` holds anything but a collected data set."""
     free = not out.exists() or collected_about(out) is not None
     found = "something that is no data set of counterpoint collect"
     require(free, out, found, "a new folder", "choose another --out, or remove it")
@@ -448,7 +448,7 @@ def require_collected(out: Path) -> None:
 def plan_jobs(pending: Sequence[Slot], workers: int) -> list[tuple[Slot, ...]]:
     """Divide episodes into jobs of one task each, the longest first.
 
-    A worker keeps the simulation of its last task, so a task is divided only where workers would be idle at the end.
+    A worker keeps the simulation of its last task, so a task is divided only if workers would be idle at the end.
     """
     tasks = dict.fromkeys(slot.task for slot in pending)
     plan = [tuple(slot for slot in pending if slot.task == task) for task in tasks]
@@ -477,7 +477,7 @@ def _record_missing(job: Collection, staging: Staging) -> None:
 
 
 def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
-    """Record all batches, yielding now and then and once at the end."""
+    """Record all batches; yield from time to time and once at the end."""
     workers = min(job.config.workers, len(batches))
     if workers <= 1:
         for slot in [slot for batch in batches for slot in batch]:

@@ -1,8 +1,8 @@
 """LIBERO's tasks as `CameraEnv`s.
 
-LIBERO needs robosuite 1.4, but the other extras need a later version, so install the extra `libero` in a separate
-Python environment. Its package reads answers from the console on its first import, and downloads its meshes for the
-first task.
+LIBERO needs robosuite 1.4, but other extras need a later version, so install the extra `libero` in a separate Python
+environment. The LIBERO package asks questions on the console at its first import, and downloads meshes when the first
+task is made.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from counterpoint.formats.hdf5.files import CONTROL_HZ
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
 CAMERAS = ("agentview", "robot0_eye_in_hand")
-"""The simulator's names of the cameras that LIBERO's data have."""
+"""The simulator's names of the cameras in LIBERO's data."""
 _IN_DATA = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "robot0_eye_in_hand"}
 
 _STATE = ("robot0_gripper_qpos", "robot0_joint_pos")  # `gripper_states` and `joint_states` of LIBERO's data
 _PARTS = ("", ".benchmark", ".envs")
-_SETTLING = 5  # idle steps after a reset, as in LIBERO's evaluation
+_SETTLING = 5  # number of idle steps after a reset, as in LIBERO's evaluation
 
 
 class LiberoEnv(RobosuiteScene):
-    """A LIBERO task, begun from one of the initial states that come with it: number `seed` modulo their count.
+    """A LIBERO task, which begins in one of the task's fixed initial states: number `seed` modulo their count.
 
-    The reward is 1 where the task is solved, else 0. Images are upright, as `Hdf5Store` gives those of the data.
+    The reward is 1 if the task is solved, otherwise 0. Images are upright, like the data's images in `Hdf5Store`.
 
     Args:
-        task: SUITE/NUMBER or SUITE/NAME: `libero_10/2`, `libero_goal/turn_on_the_stove`.
+        task: SUITE/NUMBER or SUITE/NAME, such as `libero_10/2` or `libero_goal/turn_on_the_stove`.
         **options: See `Options`; by default the camera is `agentview`, with the 600 steps of LIBERO's evaluation.
-            LIBERO's data have 128 pixels. The data's names of cameras (`agentview_rgb`, `eye_in_hand_rgb`) work too.
+            LIBERO's data have 128 pixels. Camera names of the data (`agentview_rgb`, `eye_in_hand_rgb`) work too.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:
@@ -74,11 +74,11 @@ class LiberoEnv(RobosuiteScene):
         self._env = simulation.OffScreenRenderEnv(bddl_file_name=scene, use_camera_obs=False, ignore_done=True)
 
     def state(self) -> Array:
-        """Return gripper joints and joint angles, as `Hdf5Store` gives them: float32 [9]."""
+        """Return gripper joints and joint angles in the order of `Hdf5Store`: float32 [9]."""
         return np.concatenate([self._observed[key] for key in _STATE]).astype(np.float32)
 
     def _begin(self, seed: int) -> None:
-        with seeded_numpy(seed):  # `seed` seeds numpy's own generator, from which LIBERO samples
+        with seeded_numpy(seed):  # `seed` seeds numpy's global generator, which LIBERO uses
             self._env.seed(seed % 2**32)
             self._env.reset()
             self._env.set_init_state(self._states[seed % len(self._states)])
@@ -91,16 +91,16 @@ class LiberoEnv(RobosuiteScene):
 
 
 def read_init_states(path: Path) -> Array:
-    """Read the initial states of a task, float64 [N, n], without running code that a pickle may hold.
+    """Read the initial states of a task, float64 [N, n], without running code in a pickle.
 
     Raises:
-        BadInputError: When the file is missing or holds anything but numbers.
+        BadInputError: If the file is missing or holds anything but numbers.
     """
     import pickle
 
     import torch
 
-    # Only the parts of an array of numbers may be built. Files written by numpy 1 name its old module.
+    # Only the parts of a numeric array may be unpickled. Files written by numpy 1 name its old module.
     rebuild: Any = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
     old = (rebuild, "numpy.core.multiarray._reconstruct")
     allowed: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.float64)), rebuild, old]
@@ -116,7 +116,7 @@ def read_init_states(path: Path) -> Array:
 
 
 def _import_libero(task: str) -> tuple[Any, Any, Any]:
-    """Import the package, its benchmark and its simulation; without a `config.yaml` it reads from the console."""
+    """Import the package, its benchmark and its simulation; without a `config.yaml`, LIBERO asks on the console."""
     choose_backend()
     config = Path(os.environ.get("LIBERO_CONFIG_PATH", "~/.libero")).expanduser() / "config.yaml"
     try:

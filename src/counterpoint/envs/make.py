@@ -1,4 +1,4 @@
-"""Make a simulated control task by its name; its simulator is imported only then."""
+"""Make a simulated control task from its name; the simulator is imported only then."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def make_env(
     Args:
         name: SUITE/TASK, such as `metaworld/bin-picking`, or SUITE/TASK@CAMERA,CAMERA.
         size: Height and width of the images, in pixels.
-        cameras: Cameras of the suite, where the name has none; see `Options` for this argument and `render`.
+        cameras: Cameras of the suite, if the name has none; see `Options` for this argument and `render`.
         render: Size of the rendered images, which are then resized.
-        repeat: Control steps that an action lasts on Meta-World; the other suites fix this number.
-        steps: Length of an episode: control steps on Meta-World, actions on the other suites; the suite's by default.
+        repeat: Number of control steps per action on Meta-World; in the other suites this number is fixed.
+        steps: Length of an episode: control steps on Meta-World, actions in other suites; by default the suite's.
 
     Raises:
         BadInputError: If the suite, task or camera is unknown, or the suite does not support `repeat` or `steps`.
-        MissingExtraError: When the simulator is not installed.
+        MissingExtraError: If the simulator is not installed.
     """
     path, _, named = name.partition("@")
     suite, _, task = path.partition("/")
@@ -67,7 +67,7 @@ def make_env(
 
 
 def as_maker(env: gymnasium.Env[Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | str) -> tuple[Maker, int]:
-    """Return a function that makes an environment, and the number that it can make.
+    """Return a function that makes an environment, and how many environments it can make.
 
     Args:
         env: An environment (then the number is 1), a function that makes one, SUITE/TASK, or a goal-reaching

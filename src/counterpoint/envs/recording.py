@@ -1,4 +1,4 @@
-"""One recorded episode: made by `record`, kept by `Staging` until the whole data set is there."""
+"""One recorded episode: `record` makes it, and `Staging` stores it until the whole data set is complete."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Recording:
     """One recorded episode.
 
     Attributes:
-        actions: float32 [T, A], as carried out with noise, or as intended; the mean over `stride` steps.
+        actions: float32 [T, A], executed actions with noise, or intended ones without; mean over `stride` steps.
         state: float32 [T, P], proprioception at each frame.
-        rewards: float32 [T]; the sum over `stride` steps.
-        success: True when the task was solved at any moment; `None` where a suite has rewards alone.
+        rewards: float32 [T], the sum over `stride` steps.
+        success: True if the task was solved at any step; `None` if the suite has only rewards.
         frames: Images by camera, uint8 [T, size, size, 3].
-        masks: Masks by camera, bool [T, size, size], true on the robot; empty without masks.
+        masks: Masks by camera, bool [T, size, size], True on the robot; empty without masks.
         extra: Further arrays by name, such as `environment_state`.
     """
 
@@ -45,12 +45,12 @@ class Recording:
 
 
 class NoisyExpert:
-    """An expert with Gaussian noise on its actions, which are then clipped.
+    """An expert whose actions get Gaussian noise and are then clipped.
 
     Args:
         expert: A function that returns the expert's next action, float32 [A].
         noise: Standard deviation of the noise.
-        exact: Count of numbers at an action's end that get no noise, such as a gripper's command to open or close.
+        exact: Number of action dimensions, counted from the last, without noise, such as a gripper's command.
 
     Attributes:
         intended: The expert's last action, before noise.
@@ -62,7 +62,7 @@ class NoisyExpert:
         self._expert, self._noise, self._exact = expert, noise, exact
 
     def reset(self, seed: int) -> None:
-        """Begin an episode; the environment has been reset."""
+        """Begin an episode, after the environment was reset."""
         self._rng = sample_rng(seed, 0, "expert noise")
 
     def act(self) -> Array:
@@ -86,21 +86,21 @@ def record(
     masks: Sequence[str] = (),
     simulator: bool = False,
 ) -> Recording:
-    """Let an actor act in the scene of a seed until the task is solved or the steps are used up.
+    """Record an episode: the actor acts in the scene of a seed until the task is solved or the steps are used up.
 
     Args:
         env: The environment, whose horizon is not shorter than `steps`.
         actor: The expert that acts.
         seed: Random seed of the scene and the actor's noise.
-        steps: Greatest number of steps.
-        after_success: Frames that still show the task solved.
-        stride: Steps per frame.
-        intended: Keep the actor's intended actions instead of those that were carried out.
-        masks: Cameras whose robot masks are kept.
-        simulator: Keep the simulator's whole state at each frame, as robomimic does.
+        steps: Maximum number of steps.
+        after_success: Number of frames recorded after the task is solved.
+        stride: Number of steps per frame.
+        intended: Record the actor's intended actions instead of the executed ones.
+        masks: Cameras whose robot masks are recorded.
+        simulator: Record the simulator's whole state at each frame, as robomimic does.
 
     Raises:
-        ArithmeticError: When actions, states or rewards are not finite.
+        ArithmeticError: If actions, states or rewards are not finite.
     """
     env.look = False
     env.reset(seed=seed)
@@ -145,7 +145,7 @@ def _finite(name: str, values: Array) -> Array:
 
 
 NOTE = "collect.json"
-"""The file of a recording's identity."""
+"""The file with the identity of the data set that is recorded."""
 _ABOUT, _IMAGES, _MASKS, _ARRAYS = "episode.json", "images.npz", "masks.npz", "arrays.npz"
 _HINT = "remove its folder: the episode is recorded again"
 
@@ -153,9 +153,9 @@ _HINT = "remove its folder: the episode is recorded again"
 class Staging:
     """The folder `OUT.partial`: `collect.json` with the identity, and one folder per episode, named by its index.
 
-    An episode is `episode.json` (seed, success and so on), `arrays.npz`, a video a camera or, without loss,
-    `images.npz`, `masks.npz` where there are masks, and the digests of these files. A damaged episode is refused when
-    it is read.
+    An episode consists of `episode.json` (seed, success and so on), `arrays.npz`, one video per camera or, if lossless,
+    `images.npz`, `masks.npz` if there are masks, and the digests of these files. Reading a damaged episode raises an
+    error.
     """
 
     def __init__(self, out: Path) -> None:
@@ -163,11 +163,11 @@ class Staging:
         self._lock: IO[str] | None = None
 
     def open(self, identity: Mapping[str, Any]) -> None:
-        """Make the folder, or continue an existing one, and take it for this process.
+        """Create the folder, or resume with an existing one, and lock it for this process.
 
         Raises:
-            BadInputError: When the folder is no staging folder, belongs to another process now, or holds episodes that
-                other settings recorded; the key that differs is named.
+            BadInputError: If the folder is not a staging folder, is in use by another process, or has episodes recorded
+                with other settings; the message names the setting that differs.
         """
         hint = f"set it as it was to continue, or remove {self.folder} to start anew"
         self._lock = claim(self.folder, NOTE, identity, what="episodes recorded", does="records", hint=hint)
@@ -184,7 +184,7 @@ class Staging:
     def add(
         self, place: int, recording: Recording, about: Mapping[str, Any], fps: float, *, lossless: bool = False
     ) -> None:
-        """Store an episode at its index, with notes as JSON values."""
+        """Store an episode at its index `place`, with the JSON values `about`."""
         final = self._at(place)
         with Beside(final) as beside:
             made = Path(beside) / final.name
@@ -203,15 +203,15 @@ class Staging:
             try:
                 made.rename(final)
             except OSError:
-                if place not in self.finished():  # a worker of a killed run was faster with the same episode
+                if place not in self.finished():  # a worker of a killed run stored it first
                     raise
 
     def about(self, place: int) -> dict[str, Any]:
-        """Return the notes of an episode."""
+        """Return the JSON values stored with an episode."""
         return dict(json.loads(read_part(self._at(place), _ABOUT, _HINT)))
 
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
-        """Return an episode's arrays by name; an episode without the file has none."""
+        """Return an episode's arrays by name; empty if the episode does not have the file."""
         folder = self._at(place)
         if name != _ARRAYS and name not in self._names(place):
             return {}
@@ -224,7 +224,7 @@ class Staging:
         return {Path(name).stem: check_part(self._at(place), name, _HINT) for name in names}
 
     def episode(self, place: int, instruction: str, fps: float) -> Episode:
-        """Return an episode without the frames that are kept as video."""
+        """Return an episode without frames that are stored as video."""
         arrays = self.arrays(place)
         masks = {mask_camera(name): mask_frames(mask) for name, mask in self.arrays(place, _MASKS).items()}
         return Episode(
@@ -239,7 +239,7 @@ class Staging:
         )
 
     def _names(self, place: int) -> set[str]:
-        """Return the files that exist or have a digest; reading refuses a file that lacks either."""
+        """Return the files that exist or have a digest; reading raises an error for files without both."""
         folder = self._at(place)
         return {*digests_of(folder), *(path.name for path in folder.iterdir())}
 

@@ -1,8 +1,9 @@
 """Fast off-screen rendering of MuJoCo scenes on a CPU.
 
-Left out, since they cost much and do not show in a small image: multisampling, shadows and reflections; triangles far
-smaller than a pixel (Meta-World's arm alone has 65,000; at 112 pixels a third of them changes one pixel in four hundred
-noticeably, in half the time); and the rasteriser's threads. Pixels differ from those of the simulator's own renderer.
+To save time, effects that are hardly visible in small images are left out: multisampling, shadows and reflections, and
+triangles far smaller than a pixel. (Meta-World's arm alone has 65,000 triangles; at 112 pixels, a third of them takes
+half the time and changes one pixel in four hundred noticeably.) The rasteriser's threads are off. Pixels differ from
+those of the simulator's renderer.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 
-_CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
+_CELL = 0.5  # metres times pixels: 4.5 mm at 112 pixels, half a pixel at one metre and 60 degrees field of view
 
 
 @dataclass(frozen=True)
 class View:
-    """A camera that does not belong to a model.
+    """A camera pose that is not part of a model.
 
     Attributes:
         lookat: The point in the middle of the image, in metres.
-        distance: Distance from that point, in metres.
-        azimuth: Direction of view about the vertical, in degrees: 0 along x, 90 along y.
-        elevation: Direction of view above the horizon, in degrees: -90 straight down.
+        distance: Distance of the camera from that point, in metres.
+        azimuth: Horizontal viewing direction, in degrees: 0 along x, 90 along y.
+        elevation: Viewing direction above the horizon, in degrees: -90 straight down.
     """
 
     lookat: tuple[float, float, float]
@@ -47,10 +48,10 @@ class View:
 
 
 def choose_backend() -> None:
-    """Choose EGL on Linux without a display, unless a backend is chosen already. Call this before importing mujoco.
+    """Choose EGL on Linux without a display, unless a backend is already chosen. Call this before importing mujoco.
 
     Raises:
-        BadInputError: When a backend that needs a display is chosen, or mujoco was imported with such a backend before.
+        BadInputError: If a backend that needs a display is chosen, or mujoco was already imported with such a backend.
     """
     os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa then renders in the calling thread
     if not sys.platform.startswith("linux") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -65,30 +66,30 @@ def choose_backend() -> None:
 
 
 def _name_glfw_library() -> None:
-    """Tell glfw, which gymnasium imports, where its library is, if its package holds one that loads.
+    """Set the path of glfw's library, if glfw's package has one that loads; gymnasium imports glfw.
 
-    Otherwise glfw starts a process to look for the library. If a worker is killed meanwhile, that process prints a
-    traceback.
+    Otherwise glfw starts a process that looks for the library, and that prints a traceback if a worker is killed
+    meanwhile.
     """
     if "PYGLFW_LIBRARY" in os.environ:
         return
     found = find_spec("glfw")
     if found is not None and found.origin is not None:
         library = Path(found.origin).with_name("x11") / "libglfw.so"
-        with suppress(OSError):  # not there, or made for another system
+        with suppress(OSError):  # missing, or built for another system
             ctypes.CDLL(str(library))
             os.environ["PYGLFW_LIBRARY"] = str(library)
 
 
 def import_mujoco() -> Any:
-    """Import `mujoco`; without a display, with a backend that needs no display.
+    """Import `mujoco`; if there is no display, with a backend that needs none.
 
     Raises:
-        MissingExtraError: When it is not installed.
-        BadInputError: When no rendering backend works here.
+        MissingExtraError: If mujoco is not installed.
+        BadInputError: If no rendering backend works on this machine.
     """
     choose_backend()
-    # The first optimiser of a process imports Triton, whose LLVM crashes if that of Mesa is loaded before it.
+    # The first optimiser of a process imports Triton, whose LLVM crashes if Mesa's LLVM is loaded first.
     if find_spec("triton") is not None:
         import_module("triton")
     try:
@@ -101,10 +102,10 @@ def import_mujoco() -> Any:
 
 
 def import_robotics() -> Any:
-    """Import `gymnasium_robotics`, without the note on Adroit that its first import prints.
+    """Import `gymnasium_robotics`, without the message about Adroit that its first import prints.
 
     Raises:
-        MissingExtraError: When it is not installed.
+        MissingExtraError: If gymnasium_robotics is not installed.
     """
     with suppress(ImportError, KeyError):
         from farama_notifications import notifications
@@ -115,13 +116,13 @@ def import_robotics() -> Any:
 
 
 class FastRenderer:
-    """Renders a MuJoCo model into square images. Its graphics context belongs to the process that made it.
+    """Renders a MuJoCo model into square images, only in the process that created the renderer.
 
     Args:
         model: The `mujoco.MjModel`; it is not changed.
         data: The model's `mujoco.MjData`.
         size: Height and width, in pixels.
-        hidden: Groups of geoms that are not rendered, beside those that MuJoCo hides.
+        hidden: Groups of geoms that are not rendered, in addition to those that MuJoCo hides.
 
     Raises:
         BadInputError: If no OpenGL context can be created.
@@ -137,29 +138,29 @@ class FastRenderer:
             self._renderer = mujoco.Renderer(lean, size, size)
         except (ImportError, RuntimeError, AttributeError, mujoco.FatalError) as error:
             raise _no_backend(error) from error
-        # Freed with this object, and in any case before the graphics library's own end.
+        # Freed with this object, and in any case before the graphics library shuts down.
         self.close = weakref.finalize(self, self._renderer.close)
         atexit.register(self.close)
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._renderer.scene.flags[flag] = False
         self._option = mujoco.MjvOption()
         self._option.geomgroup[list(hidden)] = 0
-        self._geoms = copy.copy(self._option)  # sites hide geoms in a segmentation even where they are transparent
+        self._geoms = copy.copy(self._option)  # in a segmentation, sites hide geoms even if the sites are transparent
         self._geoms.sitegroup[:] = 0
         self._view = mujoco.MjvCamera()
 
     def render(self, camera: str | View, data: Any = None) -> Array:
-        """Render the present scene: uint8 [size, size, 3].
+        """Render the current scene: uint8 [size, size, 3].
 
         Args:
-            camera: A camera of the model by name, or a view.
-            data: Another `mujoco.MjData` of the same model, whose scene is rendered.
+            camera: The name of a camera of the model, or a view.
+            data: Another `mujoco.MjData` of the same model to render instead.
         """
         self._update(camera, data, self._option)
         return np.asarray(self._renderer.render())
 
     def segment(self, camera: str | View, data: Any = None) -> Array:
-        """Return the geom that each pixel of `render` shows: int32 [size, size], -1 where a pixel shows no geom."""
+        """Return the number of the geom at each pixel of `render`: int32 [size, size], -1 for pixels without a geom."""
         self._update(camera, data, self._geoms)
         self._renderer.enable_segmentation_rendering()
         try:
@@ -173,7 +174,7 @@ class FastRenderer:
         """The name of the graphics card, or `llvmpipe` for Mesa's software."""
         from OpenGL import GL
 
-        # Freeing another renderer, which the garbage collector does at any time, leaves its thread without a context.
+        # The garbage collector may free another renderer at any time, which leaves this thread without a context.
         self._renderer._gl_context.make_current()
         return str(GL.glGetString(GL.GL_RENDERER).decode())
 
@@ -185,13 +186,13 @@ class FastRenderer:
             view.azimuth, view.elevation = camera.azimuth, camera.elevation
         else:
             view.type, view.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, self._model.camera(camera).id
-        # Geometry comes from the whole model, where a task may change it; meshes from the lean one.
+        # Geometry comes from the full model, which a task may change; meshes come from the simplified model.
         every, scene = mujoco.mjtCatBit.mjCAT_ALL.value, self._renderer.scene
         mujoco.mjv_updateScene(self._model, data or self._data, option, None, view, every, scene)
 
 
 def render_settings(size: int) -> dict[str, Any]:
-    """Return the settings of a `FastRenderer` of that size, to be kept with its images."""
+    """Return the settings of a `FastRenderer` of this size, to be stored with its images."""
     return {
         "size": size,
         "offsamples": 0,
@@ -203,10 +204,10 @@ def render_settings(size: int) -> dict[str, Any]:
 
 
 def simplify_meshes(model: Any, cell: float) -> Any:
-    """Return a copy of a `mujoco.MjModel`, for rendering only, whose meshes lack the detail finer than `cell` metres.
+    """Return a copy of a `mujoco.MjModel`, only for rendering, whose meshes have no detail finer than `cell` metres.
 
-    Vertices in one cube of a grid become one, at their mean; triangles that lose a corner, or coincide with another
-    that faces the same way, are removed (vertex clustering: Rossignac and Borrel 1993).
+    Vertices in the same cube of a grid are replaced by their mean. Triangles that lose a corner, or coincide with
+    another one of the same orientation, are removed (vertex clustering: Rossignac and Borrel 1993).
     """
     lean = copy.copy(model)
     for mesh in range(lean.nmesh):
@@ -230,12 +231,12 @@ def simplify_meshes(model: Any, cell: float) -> Any:
 
 
 def _distinct_triangles(corners: Array) -> Array:
-    """Return the indices of the triangles [N, 3] that still have an area, each orientation once."""
+    """Return the indices of triangles [N, 3] that still have an area, without repeats of equal orientation."""
     a, b, c = corners.T
     whole = np.flatnonzero((a != b) & (b != c) & (a != c))
     if not len(whole):
         return whole
-    # Turned so that the lowest corner leads, equal triangles that face the same way are equal rows.
+    # With rows rotated so that the lowest corner comes first, equal triangles of equal orientation are equal rows.
     lead = corners[whole].argmin(axis=1)
     turned = np.stack([corners[whole, (lead + k) % 3] for k in range(3)], axis=1)
     _, firsts = np.unique(turned, axis=0, return_index=True)

@@ -4,9 +4,9 @@ RLBench (James et al. 2020), PyRep and CoppeliaSim 4.1 are not on PyPI. Install 
 
     pip install git+https://github.com/stepjam/PyRep.git git+https://github.com/stepjam/RLBench.git
 
-This adapter is written against RLBench's sources and tested on a stand-in of its interface, not in CoppeliaSim: its
-images, masks and dynamics are unverified. RLBench's own `tools/dataset_generator.py` records demonstrations, at 256 by
-256 pixels; `open_dataset` reads its output.
+This adapter is written from RLBench's source code and tested on a mock of RLBench's interface, not in CoppeliaSim: its
+images, masks and dynamics are unverified. To record demonstrations, use RLBench's `tools/dataset_generator.py` at 256
+by 256 pixels; `open_dataset` reads its output.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from counterpoint.errors import MissingExtraError, require, require_known
 from counterpoint.formats.rlbench.poses import from_action, to_state
 
 CAMERAS = ("front", "wrist")
-"""ICon's two of RLBench's five."""
+"""The two of RLBench's five cameras that ICon uses."""
 CONTROL_HZ = 20.0
-"""Actions a second of RLBench's demonstrations."""
+"""Actions per second of RLBench's demonstrations."""
 
 _KNOWN_CAMERAS = (*CAMERAS, "left_shoulder", "right_shoulder", "overhead")
-_ROBOT = "Panda"  # how the names of the arm's and the gripper's shapes begin
+_ROBOT = "Panda"  # prefix of the names of the arm's and the gripper's shapes
 
 TASKS = {
     "close_microwave": 150,
@@ -36,24 +36,24 @@ TASKS = {
     "take_lid_off_saucepan": 200,
     "put_rubbish_in_bin": 300,
 }
-"""RLBench's name of a task -> steps of an episode (ICon, Table 4)."""
+"""RLBench's name of a task -> number of steps per episode (ICon, Table 4)."""
 
 
 class RLBenchEnv(CameraEnv):
     """One task with the Panda arm.
 
-    An action is the pose of the gripper at its end, seven numbers as in `counterpoint.formats.rlbench.poses`;
+    An action is the gripper's pose at the end of the step, seven numbers as in `counterpoint.formats.rlbench.poses`.
     RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
-    (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step is spent.
+    (`Discrete`). If inverse kinematics cannot reach the pose, the arm does not move, and the step still counts.
 
-    RLBench counts success as a reward of 1. A seed gives the same episode as far as CoppeliaSim's physics are
+    RLBench gives a reward of 1 for success. A seed gives the same episode as far as CoppeliaSim's physics are
     deterministic. A process can run one simulation at a time.
 
     Args:
         task: One of `TASKS`.
         variation: RLBench's number of the task's variation. Close Drawer has three variations, for its three drawers;
             every other task has one.
-        **options: See `Options`; the paper's `CAMERAS`, 256 pixels and steps by default.
+        **options: See `Options`; by default the ICon paper's `CAMERAS`, 256 pixels and numbers of steps.
 
     Attributes:
         robot_handles: CoppeliaSim's numbers of the robot's shapes, as in the masks.
@@ -90,13 +90,13 @@ class RLBenchEnv(CameraEnv):
             raise
 
     def state(self) -> Array:
-        """Return joint angles, pose and opening of the gripper: float32 [14], see `unpickle.to_state`."""
+        """Return joint angles, and pose and opening of the gripper: float32 [14]; see `unpickle.to_state`."""
         parts = (self._seen.joint_positions, self._seen.gripper_pose, self._seen.gripper_open)
         return to_state(*(np.asarray(part, float) for part in parts))
 
     def masks(self) -> dict[str, Array]:
         """Return the robot's pixels by camera, at the rendered size: bool [size, size]."""
-        # RLBench computes an object's number from fractions of 255, so it is rounded.
+        # RLBench computes an object's number from fractions of 255, so the number must be rounded.
         numbers = {camera: np.rint(getattr(self._seen, f"{camera}_mask")) for camera in self.cameras}
         return {camera: np.isin(number, self.robot_handles) for camera, number in numbers.items()}
 
@@ -121,7 +121,7 @@ class RLBenchEnv(CameraEnv):
 
 
 def _environment(cameras: tuple[str, ...], size: int) -> Any:
-    """Build RLBench's environment, not yet launched, with inverse kinematics and the policies' observations only."""
+    """Build RLBench's environment without launching it, with inverse kinematics and only the observations needed."""
     seen = _import("rlbench.observation_config").ObservationConfig()
     seen.set_all(False)
     seen.joint_positions = seen.gripper_pose = seen.gripper_open = True

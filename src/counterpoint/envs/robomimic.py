@@ -1,7 +1,7 @@
-"""robosuite's tasks as robomimic's data sets use them, as `CameraEnv`s.
+"""robosuite's tasks as `CameraEnv`s, as in robomimic's data sets.
 
-A task is a data set, whose `env_args` name the environment, its robot and its controller, or an environment's name.
-The version that a data set was recorded with, robosuite 1.2 to 1.5, decides its dynamics: see `RobomimicEnv.versions`.
+A task is given by a data set, whose `env_args` name the environment, its robot and its controller, or by an
+environment's name. A data set's dynamics depend on its robosuite version, 1.2 to 1.5: see `RobomimicEnv.versions`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from counterpoint.envs.rendering import choose_backend
 from counterpoint.errors import import_extra, require_known
 from counterpoint.formats.hdf5.files import CONTROL_HZ, HORIZONS, ROBOMIMIC_STATE, env_args, instruction_of
 
-_HORIZON = 400  # where robomimic's study has none
+_HORIZON = 400  # for tasks without a number in robomimic's study
 
 
 class RobosuiteScene(CameraEnv):
-    """A `CameraEnv` of robosuite's own environment and renderer; a suite sets `_env`."""
+    """A `CameraEnv` with robosuite's environment and renderer; a suite's class sets `_env`."""
 
     _env: Any
 
@@ -33,23 +33,23 @@ class RobosuiteScene(CameraEnv):
     def _images(self) -> dict[str, Array]:
         size = self._rendered_size
         shots = {name: self._env.sim.render(camera_name=name, height=size, width=size) for name in self.cameras}
-        return {name: np.ascontiguousarray(shot[::-1]) for name, shot in shots.items()}  # the bottom row comes first
+        return {name: np.ascontiguousarray(shot[::-1]) for name, shot in shots.items()}  # from bottom-up to upright
 
 
 class RobomimicEnv(RobosuiteScene):
-    """A robosuite task. The reward is robosuite's; success is being solved at this moment.
+    """A robosuite task. The reward is robosuite's; success means that the task is solved at the current step.
 
     For each robot, the state holds the hand's position, the hand's quaternion and the gripper joints, as in the data
     sets.
 
     Args:
-        task: A robomimic data set (the path of an HDF5 file), or an environment such as `Lift`, which gets one Panda
-            (two for `TwoArm...`) with the controller that robosuite gives it.
+        task: A robomimic data set (the path of an HDF5 file), or an environment such as `Lift`, which has one Panda
+            (two for `TwoArm...`) with robosuite's default controller.
         **options: See `Options`. By default the camera is `agentview` (`shouldercamera0` for TwoArmTransport), and the
-            number of steps is robomimic's. The data's names of cameras (`agentview_image`) work too.
+            number of steps is robomimic's. Camera names of the data (`agentview_image`) work too.
 
     Attributes:
-        versions: robosuite's versions: `installed`, and `recorded` where the data set says so.
+        versions: robosuite's versions: `installed`, and `recorded` if the data set records it.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:
@@ -81,13 +81,13 @@ class RobomimicEnv(RobosuiteScene):
         )
 
     def state(self) -> Array:
-        """Return proprioception as described above: float32 [P]."""
+        """Return proprioception as described in the class: float32 [P]."""
         robots = sorted({key.split("_", 1)[0] for key in self._observed if key.endswith("_eef_pos")})
         parts = [self._observed.get(f"{robot}_{part}", ()) for robot in robots for part in ROBOMIMIC_STATE]
         return np.concatenate(parts).astype(np.float32)
 
     def _begin(self, seed: int) -> None:
-        with seeded_numpy(seed):  # robosuite before 1.5 samples from numpy's own generator
+        with seeded_numpy(seed):  # robosuite before 1.5 uses numpy's global generator
             self._env.rng = np.random.default_rng(seed)
             self._observed = self._env.reset()
 
@@ -97,7 +97,7 @@ class RobomimicEnv(RobosuiteScene):
 
 
 def _about(task: str) -> dict[str, Any]:
-    """Return the `env_args` of a data set, or the `env_args` of an environment by its name."""
+    """Return the `env_args` of a data set, or `env_args` for an environment's name."""
     if "/" in task or task.endswith((".hdf5", ".h5")):
         return env_args(Path(task).expanduser())
     robots = ["Panda", "Panda"] if task.startswith("TwoArm") else ["Panda"]
@@ -113,12 +113,12 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "use_camera_obs": False,
         "use_object_obs": True,
         "ignore_done": True,
-        "hard_reset": True,  # places objects by the generator that `reset` sets
+        "hard_reset": True,  # so that objects are placed with the generator that `reset` seeds
     }
 
 
 def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
-    """Put an older data set's arm controller into robosuite 1.5's controller of the whole robot."""
+    """Convert an older data set's arm controller to robosuite 1.5's controller of the whole robot."""
     arm = arguments.get("controller_configs")
     if not isinstance(arm, dict) or "body_parts" in arm or version.startswith(("1.2", "1.3", "1.4")):
         return arguments

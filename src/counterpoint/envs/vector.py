@@ -1,4 +1,4 @@
-"""Environments side by side, each of which resets and steps alone, in this process or in processes of their own."""
+"""Parallel environments that reset and step independently, in this process or in separate processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from counterpoint.errors import BadInputError, require
 Observation: TypeAlias = Mapping[str, NDArray[Any]]
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
-_RESET_PATIENCE = 10  # steps' timeouts that a reset may take, and building a simulator as well
+_RESET_PATIENCE = 10  # a reset, and building a simulator, may take this many times a step's timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The answer of one environment to a reset (reward 0) or an action; the fields are gymnasium's."""
+    """The result of a reset (with reward 0) or an action in one environment; the fields are gymnasium's."""
 
     observation: Observation
     reward: float
@@ -36,13 +36,13 @@ class Step:
 
     @property
     def over(self) -> bool:
-        """True when the episode has ended."""
+        """True if the episode has ended."""
         return self.terminated or self.truncated
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer of an environment that raised, died or hangs; it is built again at its next reset."""
+    """The result of an environment that raised, died or hangs; the environment is rebuilt at its next reset."""
 
     reason: str
 
@@ -54,17 +54,18 @@ def stacked(steps: Iterable[Step]) -> dict[str, NDArray[Any]]:
 
 
 class VectorEnv:
-    """N environments of one kind. Each row depends on its seeds and actions alone. A context manager.
+    """N environments of one kind, called rows. Each row depends only on its seeds and actions. A context manager.
 
     Args:
-        make: Builds one environment, when its row is first reset. With `processes`, it must pickle by cloudpickle.
+        make: Function that builds one environment, called when a row is first reset. With `processes`, cloudpickle must
+            be able to pickle it.
         n: Number of rows.
-        processes: Give every environment a process of its own.
-        timeout: Seconds that a process may take for one step before it counts as failed; ten times this for a reset and
-            for building its simulator.
+        processes: Run every environment in a separate process.
+        timeout: Seconds that a process may take for one step before it counts as failed. A reset, and building the
+            simulator, may take ten times as long.
 
     Raises:
-        BadInputError: When `n` is less than 1.
+        BadInputError: If `n` is less than 1.
     """
 
     def __init__(self, make: Callable[[], Env], n: int, *, processes: bool = False, timeout: float = 60.0) -> None:
@@ -72,7 +73,7 @@ class VectorEnv:
         self.n, self.timeout = n, timeout
         self._make, self._processes = make, processes
         self._rows: dict[int, _Here | _Apart] = {}
-        self._waiting: dict[int, float] = {}  # row -> seconds that its answer may take
+        self._waiting: dict[int, float] = {}  # row -> seconds that its result may take
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -98,17 +99,17 @@ class VectorEnv:
         Args:
             rows: Rows whose episodes are running.
             actions: One action per row.
-            render: True for each row whose next images are read; all by default. An environment
-                with an attribute `look` renders no other images.
+            render: True for each row whose next images are read; by default all rows. Environments with an attribute
+                `look` do not render other images.
         """
         for row, action, look in zip(rows, actions, render or [True] * len(rows), strict=True):
             self._send(row, (None, action, look), 1)
 
     def receive(self) -> dict[int, Step | Failed]:
-        """Return the answers to all requests since the last call, by row.
+        """Return the results of all requests since the last call, by row.
 
         Raises:
-            BadInputError: When an environment cannot be built in its process; the message holds the process's error.
+            BadInputError: If an environment cannot be built in its process; the message has the process's error.
         """
         now, answers = time.monotonic(), {}
         try:
@@ -123,7 +124,7 @@ class VectorEnv:
         return answers
 
     def close(self) -> None:
-        """Close every environment, dead or alive; a later `reset` builds new ones."""
+        """Close all environments, including failed ones; a later `reset` builds new ones."""
         rows, self._rows, self._waiting = self._rows, {}, {}
         for row in rows.values():
             row.leave()
@@ -135,7 +136,7 @@ class VectorEnv:
         self._waiting[row] = patience * self.timeout
 
 
-_Request: TypeAlias = tuple[int | None, Any, bool]  # seed of a reset, or else an action; whether to render
+_Request: TypeAlias = tuple[int | None, Any, bool]  # seed of a reset, or an action; True to render
 
 
 def _carry_out(env: Env, request: _Request) -> Step | Failed:
@@ -150,12 +151,12 @@ def _carry_out(env: Env, request: _Request) -> Step | Failed:
         return Step(observation, float(reward), bool(terminated), bool(truncated), info)
     except BadInputError as error:
         return Failed(str(error))
-    except Exception as error:  # simulators raise whatever they like
+    except Exception as error:  # simulators may raise anything
         return Failed(f"{type(error).__name__}: {error}")
 
 
 class _Here:
-    """An environment in this process, which steps when its answer is read."""
+    """An environment in this process, which steps when its result is read."""
 
     _request: _Request
 
@@ -171,12 +172,12 @@ class _Here:
     def leave(self) -> None: ...
 
     def close(self, _: float = 0) -> None:
-        with suppress(Exception):  # of a broken simulator
+        with suppress(Exception):  # errors of a broken simulator
             self._env.close()
 
 
 class _Apart:
-    """An environment in a process of its own."""
+    """An environment in a separate process."""
 
     def __init__(self, make: Callable[[], Env]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -186,7 +187,7 @@ class _Apart:
         theirs.close()
 
     def send(self, request: _Request) -> None:
-        with suppress(ConnectionError):  # the answer says that the process died
+        with suppress(ConnectionError):  # `answer` reports that the process died
             self._pipe.send(request)
 
     def answer(self, deadline: float) -> Step | Failed:
@@ -202,7 +203,7 @@ class _Apart:
         return answer
 
     def leave(self) -> None:
-        self._pipe.close()  # at which the process exits
+        self._pipe.close()  # then the process exits
 
     def close(self, patience: float = 5) -> None:
         self.leave()

@@ -1,4 +1,4 @@
-"""Evaluation: measure rewards and representations in numbers with intervals, and write pages about them."""
+"""Evaluation: measure rewards and representations, with confidence intervals, and write pages about the results."""
 
 from counterpoint.evaluation.bench import Heatmap
 from counterpoint.evaluation.comparison import Comparison

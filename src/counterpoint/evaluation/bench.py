@@ -1,8 +1,8 @@
-"""The bench: rewards asked about the same videos in several ways, and their numbers on shared bootstrap samples.
+"""The bench: it queries rewards on the same videos in several ways, and computes numbers on shared bootstrap samples.
 
-Every reward is a curve over a video. It is asked about the video as recorded and about inputs that should change the
-answer: frames from last to first, in random order, one frame repeated, and the first, middle or last frame alone. A
-thorough question has segments of the video too, and paraphrases of the instructions. All numbers are defined in
+Every reward is a curve over a video. It is computed for the video as recorded, and for inputs that should change the
+result: frames from last to first, in random order, one frame repeated, and only the first, middle or last frame.
+Thorough tests add segments of the video and paraphrases of the instructions. All numbers are defined in
 `counterpoint.evaluation.definitions`, and all intervals resample tasks and then their videos.
 """
 
@@ -35,23 +35,23 @@ INPUTS = (RECORDED, "reversed", "shuffled", "frozen", "first frame", "middle fra
 ALONE = INPUTS[-3:]
 RANDOM, SHORT, PARAPHRASES = "random segments", "short segments", "paraphrases"
 SEGMENTS = {RANDOM: None, SHORT: 0.2}
-"""Segments of a video -> their share of it; `None` draws start and goal as training does (DecisionNCE, Eq. 8)."""
+"""Kind of segments -> their share of a video; `None` samples start and goal as in training (DecisionNCE, Eq. 8)."""
 EACH = 16
-"""Segments of a kind that a video is asked about."""
+"""Number of segments of each kind per video."""
 CUTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of a video whose true grades, on RoboRewardBench's scale, are 1, 2, 3, 4 and 5."""
+"""Shares of a video after which the true grades, on RoboRewardBench's scale, are 1, 2, 3, 4 and 5."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """A reward's answers to N videos in one order of their frames.
+    """A reward's results for N videos with one kind of input.
 
     Attributes:
-        ends: Last value under each instruction, [N, L].
-        halves: Last value of the first half, under the own instruction, [N].
-        voc: Spearman's rho under the own instruction, [N].
-        pearson: Pearson's r under the own instruction, [N].
-        kendall: Kendall's tau-b under the own instruction, [N].
+        ends: Last value of the curve under each instruction, [N, L].
+        halves: Last value of the first half, under the video's instruction, [N].
+        voc: Spearman's rho with time under the video's instruction, [N].
+        pearson: Pearson's r with time under the video's instruction, [N].
+        kendall: Kendall's tau-b with time under the video's instruction, [N].
     """
 
     ends: Float[Array, "N L"]
@@ -63,14 +63,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class Answered:
-    """All that a reward says about N videos.
+    """All results of a reward for N videos.
 
     Attributes:
-        inputs: The answers for each input, keyed by the input's name. For `wrong text`, the value under the own
-            instruction is the mean over the other instructions; the key is missing where there is only one instruction.
-        cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its own instruction, [N, 5].
+        inputs: The results for each input, keyed by the input's name. For `wrong text`, values under the video's
+            instruction are means over the other instructions; the key is missing if there is only one instruction.
+        cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its instruction, [N, 5].
         rounds: The last value of each of K segments or paraphrases under each instruction, [N, K, L]. The keys are
-            `random segments`, `short segments` and `paraphrases`, as far as they were asked about.
+            `random segments`, `short segments` and `paraphrases`, if these were computed.
     """
 
     inputs: Mapping[str, Answers]
@@ -91,22 +91,22 @@ def ask(
     paraphrases: Mapping[str, Sequence[str]] | None = None,
     features: Mapping[str, EpisodeStore] | None = None,
 ) -> list[Answered]:
-    """Ask every reward about every video; each video is decoded once.
+    """Compute every reward on every video and its changed inputs; each video is decoded once.
 
     Args:
         rewards: The rewards.
         store: Episodes, each under one of the instructions.
-        instructions: The L candidates.
-        cameras: The view, by default the store's first; with several, rewards are the mean over the views.
-        max_frames: Greatest number of frames of a video, evenly spread.
+        instructions: The L candidate instructions.
+        cameras: The camera, by default the store's first; with several, rewards are the mean over the cameras.
+        max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of the shuffles and segments.
-        thorough: Number of rewards, counted from the first, that are also asked about segments and paraphrases.
-        segments: True to ask these first rewards about segments of every video.
-        paraphrases: For each instruction, one or more other wordings of it, about which these first rewards are asked.
+        thorough: Number of rewards, counted from the first, that are also computed on segments and paraphrases.
+        segments: True to compute these first rewards on segments of every video.
+        paraphrases: For each instruction, one or more other wordings; these first rewards are computed for them too.
         features: The same episodes with features already computed, keyed by the backbone's digest.
 
     Raises:
-        BadInputError: An episode without the state that a reward reads; raised before any video is decoded.
+        BadInputError: If an episode lacks the state that a reward reads; raised before any video is decoded.
     """
     views = camera_names(cameras, store.cameras)
     reading = any(reads_state(one.model.encoder) for one in rewards if isinstance(one, EncoderReward))
@@ -138,7 +138,7 @@ def ask(
 
 @dataclass(frozen=True)
 class _Said:
-    """A reward's answers about one video: the parts of `Answers` for each input, and the other parts of `Answered`."""
+    """A reward's results for one video: the fields of `Answers` for each input, and the other fields of `Answered`."""
 
     inputs: Mapping[str, tuple[Any, ...]]
     cuts: Array
@@ -180,7 +180,7 @@ def _correlations(curves: Float[Array, "*L T"]) -> tuple[Any, Any, Any]:
 
 
 def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
-    """Return the steps of a video of `length` frames that an input shows."""
+    """Return the steps that the input `name` shows of a video of `length` frames."""
     middle = length // 2
     match name:
         case "reversed":
@@ -195,7 +195,7 @@ def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
 
 
 def _segments(length: int, seed: int, video: int) -> dict[str, list[Indices]]:
-    """Return the frames of `EACH` random and `EACH` short segments of a video, keyed on seed, video and segment."""
+    """Return the frames of `EACH` random and `EACH` short segments, which depend on seed, video and segment number."""
     found: dict[str, list[Indices]] = {name: [] for name in SEGMENTS}
     for name, share in SEGMENTS.items():
         for segment in range(EACH):
@@ -217,12 +217,12 @@ def _cuts(curves: Curves, steps: Indices, instruction: str) -> Array:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Mean scores of whole videos or segments: DecisionNCE's Figure 6.
+    """Mean scores of whole videos or segments, as in DecisionNCE's Figure 6.
 
     Attributes:
         name: The kind of segments.
         rows: Instructions that the segments carry out.
-        columns: Instructions they are scored under.
+        columns: Instructions that the segments are scored under.
         values: Mean score [rows, columns].
     """
 
@@ -236,20 +236,20 @@ Numbers = Mapping[str, Drawn]
 
 
 class Bench:
-    """The compared videos: which succeed, which count as failures, and the bootstrap samples that all rows share.
+    """The compared videos, with their successes and failures, and the bootstrap samples that all rewards share.
 
     Args:
         own: Column of each video's instruction, [N].
         success: True unless the video is recorded as a failure, [N].
-        instructions: The L candidates.
-        seed: Random seed of the samples and of the instructions that stand in for failures.
+        instructions: The L candidate instructions.
+        seed: Random seed of the samples and of the instructions that replace missing failures.
 
     Attributes:
-        weights: How often each video counts: once, then on each bootstrap sample, [1 + R, N].
+        weights: How often each video counts, [1 + R, N]: 1 in the first row, then its count in each bootstrap sample.
         items: Trajectories for success detection and ranking, [I, 3]: video, column, and level (0 failure, 1 the first
-            half of a success, 2 success). Without recorded failures, each video under one other instruction (one word
-            apart where there is one) stands in for a failure, because another goal was reached. With only one
-            instruction, only first halves are left.
+            half of a success, 2 success). If no failures are recorded, each video under another instruction (one word
+            apart if there is one) is used as a failure, because another goal was reached. If there is only one
+            instruction, there are only first halves and no failures.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class Bench:
     def numbers(
         self, answered: Answered, name: str, validation: tuple[Array, NDArray[np.bool_]] | None, *, progress: bool
     ) -> dict[str, Drawn]:
-        """Return every number that is defined of one input; `validation` has scores and successes of other items."""
+        """Return every number that is defined for one input; `validation` has scores and successes of other items."""
         answers = answered.inputs[name]
         means = {"voc": answers.voc, "voc_pearson": answers.pearson, "voc_kendall": answers.kendall}
         if name != WRONG and answers.ends.shape[1] > 1:
@@ -301,12 +301,12 @@ class Bench:
         return {key: drawn for key, drawn in found.items() if np.isfinite(drawn.values[0])}
 
     def share(self, scores: Float[Array, "N K L"]) -> dict[str, Drawn]:
-        """Return the mean over videos of the share of a video's K segments or paraphrases that is right."""
+        """Return the mean over videos of the share of a video's K segments or paraphrases that are scored correctly."""
         hits = [metrics.matched(part, self.own) for part in np.moveaxis(scores, 1, 0)]
         return {"accuracy": self._mean(np.mean(hits, axis=0))}
 
     def chance(self) -> dict[str, float]:
-        """Return the level of every number that a worthless reward reaches."""
+        """Return the chance level of every number, which a worthless reward reaches."""
         successes = float((self.items[:, 2] == 2).mean())
         levels = {name: metric.level(len(self.instructions), successes) for name, metric in REWARD.items()}
         return {name: level for name, level in levels.items() if level is not None}
@@ -326,7 +326,7 @@ class Bench:
         return drawn_mean(np.where(self.success, values, np.nan), self.weights)
 
     def _ranking(self, scores: Float[Array, " I"]) -> Float[Array, " R+1"]:
-        """Return the mean over tasks of the ranking, where a task has two levels or more."""
+        """Return the mean of the ranking over tasks that have two or more levels."""
         video, column, level = self.items.T
         each = []
         for task in np.unique(column):
@@ -342,7 +342,7 @@ class Bench:
     def _passed(
         self, scores: Array, positive: NDArray[np.bool_], validation: tuple[Array, NDArray[np.bool_]] | None
     ) -> NDArray[np.bool_]:
-        """Return the items at or above a threshold that other items fixed: validation, or the other half."""
+        """Return True for items at or above a threshold fixed on other items: validation, or the other half."""
         if validation is not None:
             return np.asarray(scores >= _threshold(*validation))
         fold = self.fold[self.items[:, 0]]
@@ -368,5 +368,5 @@ def over_seeds(seeds: Sequence[Numbers]) -> dict[str, Drawn]:
 
 
 def minus(left: Numbers, right: Numbers) -> dict[str, Drawn]:
-    """Return the differences of the numbers that both rows have, sample by sample."""
+    """Return the differences of the numbers that both rows have, for each bootstrap sample."""
     return {name: drawn - right[name] for name, drawn in left.items() if name in right}

@@ -1,4 +1,4 @@
-"""A data set whose episodes are browsed. An episode keeps its number in the whole data set under every filter."""
+"""A data set to browse. Filters do not change the numbers of episodes, which are those in the whole data set."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from counterpoint.errors import require
 from counterpoint.formats import open_dataset, split_names
 
 TRAINED_ON, HELD_OUT = "trained on", "held out"
-"""The episodes that a run was trained on, and those that the training of every run here set aside by itself."""
+"""Names of two groups of episodes: those that a run was trained on, and those that all runs held out in training."""
 SUCCESS = {True: "yes", False: "no", None: "unknown"}
 
 
 class BrowsedSet:
-    """A data set, its splits, and what runs were trained on.
+    """A data set, its splits, and the episodes that runs were trained on.
 
     Args:
         path: The data set.
@@ -25,11 +25,11 @@ class BrowsedSet:
 
     Attributes:
         store: The whole data set.
-        marks: Numbers of the episodes under the keys `TRAINED_ON` and `HELD_OUT`; a key without episodes is missing.
+        marks: Numbers of the episodes under the keys `TRAINED_ON` and `HELD_OUT`; keys without episodes are missing.
         splits: Names of splits.
 
     Raises:
-        BadInputError: The data set does not exist, or has no camera.
+        BadInputError: If the data set does not exist, or has no camera.
     """
 
     def __init__(self, path: Path, configs: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -50,7 +50,7 @@ class BrowsedSet:
         """Return the numbers, in the whole data set, of the episodes of a split or of one of `marks`.
 
         Raises:
-            BadInputError: No such split.
+            BadInputError: If there is no such split.
         """
         if not split:
             return list(range(len(self.store.episodes)))
@@ -62,10 +62,10 @@ class BrowsedSet:
             return self._numbers[split]
 
     def matching(self, find: str, success: str, split: str) -> list[int]:
-        """Return the numbers of the episodes of a split that have these words and this success; empty strings fit all.
+        """Return the numbers of a split's episodes that match the words `find` and `success`; empty strings match all.
 
         Raises:
-            BadInputError: No such split.
+            BadInputError: If there is no such split.
         """
         episodes = self.store.episodes
         return [
@@ -75,13 +75,13 @@ class BrowsedSet:
         ]
 
     def counted(self, numbers: Sequence[int]) -> str:
-        """Return how many episodes these are, and how many of them runs were trained on: `18 of 36 episodes`."""
+        """Return the number of these episodes, and how many of them runs were trained on, as text."""
         counts = {name: len(set(numbers) & set(marked)) for name, marked in self.marks.items()}
         parts = [f"{count} {name}" for name, count in counts.items() if count]
         return f"{len(numbers)} of {len(self.store.episodes)} episodes" + (f": {', '.join(parts)}" if parts else "")
 
     def about(self, at: int) -> str:
-        """Return an episode in words."""
+        """Return a description of an episode as text."""
         info = self.store.episodes[at]
         success = {True: ", success", False: ", failure", None: ""}[info.success]
         marks = [name for name, numbers in self.marks.items() if at in numbers]
@@ -94,7 +94,7 @@ class BrowsedSet:
 
 
 def _places(whole: EpisodeStore, part: EpisodeStore) -> list[int]:
-    """Return the numbers of a part's episodes in the whole data set; episodes of one name keep their order."""
+    """Return the numbers of a part's episodes in the whole data set; episodes with equal names keep their order."""
     places: dict[str, list[int]] = {}
     for number, name in enumerate(getattr(whole, "names", ())):
         places.setdefault(str(name), []).append(number)

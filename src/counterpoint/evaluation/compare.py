@@ -1,10 +1,10 @@
-"""`counterpoint compare`: rewards side by side on the same videos, as one page and the same numbers as JSON.
+"""`counterpoint compare`: compare rewards on the same videos, as one page, with the same numbers as JSON.
 
 `counterpoint report` makes the same comparison for one run, with more about its encoder.
 
-The bar that recognising the scene sets for a reward is a linear classifier of one frame (`scene_rewards`): a logistic
-regression from the first, the middle or the last frame of the training episodes to their instruction, on features of a
-frozen backbone, or else on the encoder's embeddings.
+A reward should be better than recognition of the scene. This is measured by a linear classifier of one frame
+(`scene_rewards`): a logistic regression from the first, the middle or the last frame of the training episodes to their
+instruction, on features of a frozen backbone, or otherwise on the encoder's embeddings.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Array = NDArray[np.float64]
 
 TEMPLATES = Path(__file__).parent / "templates"
 NEEDED = dict.fromkeys(("jinja2", "matplotlib", "scipy", "sklearn"), "report")
-"""What a comparison and its page import, each with its extra; it is looked for before any work."""
+"""Modules that a comparison and its page import, each with its extra; they are looked for before any work."""
 GOALS = 4
-"""Training episodes whose last frames are the goal of an instruction, for encoders without language."""
+"""Number of training episodes whose last frames are the goal of an instruction, for encoders without language."""
 MOST_COLUMNS = 20
-"""Most instructions of a heat map."""
+"""Maximum number of instructions in a heat map."""
 
 
 def compare_command(
@@ -62,24 +62,24 @@ def compare_command(
 ) -> Path:
     """Compare rewards on the episodes of a data set that none of them was trained on; return the page.
 
-    Every reward's main number, with its interval, is printed. Thresholds are fixed on the split `val`, where another
-    split is compared.
+    Every reward's main number, with its interval, is printed. Thresholds are fixed on the split `val`, if another split
+    is compared.
 
     Args:
-        rewards: For each name, one source or one source per training seed, as
-            `counterpoint.rewards.sources.open_reward` takes them.
+        rewards: For each name, one source or one source per training seed; sources are arguments of
+            `counterpoint.rewards.sources.open_reward`.
         data: The data set.
         out: The folder to write.
-        split: Name of the split; by default `test`, or `val` where there is no `test`.
-        cameras: The views; by default those that the runs were trained on, where they agree, else the first.
-        max_videos: Greatest number of videos; a sample is taken of a larger set.
-        max_frames: Greatest number of frames of a video, evenly spread.
+        split: Name of the split; by default `test`, or `val` if there is no `test`.
+        cameras: The cameras; by default those that the runs were trained on, if they agree, otherwise the first.
+        max_videos: Maximum number of videos; larger sets are sampled at random.
+        max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.
 
     Raises:
-        BadInputError: A reward or data that cannot be used.
-        MissingExtraError: The extra `report` is not installed.
+        BadInputError: If a reward or the data cannot be used.
+        MissingExtraError: If the extra `report` is not installed.
     """
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
     require_extras(NEEDED)
@@ -95,7 +95,7 @@ def compare_command(
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison, the recorded episodes that it was made on, and the cameras that were used."""
+    """A comparison, with the recorded episodes and the cameras that it used."""
 
     comparison: Comparison
     store: EpisodeStore
@@ -120,8 +120,8 @@ def compare_unseen(
         configs: For each name, the configurations of its runs; rewards that are not runs have none.
         data: The data set.
         split: Name of the split.
-        cameras: The views; by default those that the runs were trained on, where they agree, else the first.
-        max_videos: Greatest number of videos.
+        cameras: The cameras; by default those that the runs were trained on, if they agree, otherwise the first.
+        max_videos: Maximum number of videos.
         seed: Random seed.
         options: Further options of `compare`.
     """
@@ -200,7 +200,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     """Write `OUT/compare.html` and `OUT/compare.json`, print a summary, and return the page.
 
     Raises:
-        MissingExtraError: The extra `report` is not installed.
+        MissingExtraError: If the extra `report` is not installed.
     """
     page = render("compare.html.j2", [TEMPLATES], **page_values(comparison))
     write_atomically(out / "compare.json", comparison.to_json())
@@ -237,12 +237,12 @@ def page_values(comparison: Comparison) -> dict[str, Any]:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name as HTML that may break across lines only after punctuation, never within a word."""
+    """Return a name as HTML with line breaks allowed only after punctuation, not within words."""
     return Markup(re.sub(r"([:._/-])", r"\1<wbr>", str(escape(name))))
 
 
 def shown(heatmap: Heatmap, title: str) -> dict[str, Any]:
-    """Return DecisionNCE's Figure 6 for the first `MOST_COLUMNS` instructions, and the largest score (`reach`)."""
+    """Return a heat map's page values for the first `MOST_COLUMNS` instructions, and the largest score (`reach`)."""
     names = heatmap.columns[:MOST_COLUMNS]
     scores = zip(heatmap.rows, heatmap.values, strict=True)
     rows = [(names.index(row), values[: len(names)]) for row, values in scores if row in names]
@@ -252,7 +252,7 @@ def shown(heatmap: Heatmap, title: str) -> dict[str, Any]:
 
 FRAMES = ("first", "middle", "last")
 SCENES = 100
-"""Most training episodes that a classifier learns from."""
+"""Maximum number of training episodes that a classifier learns from."""
 
 
 def _fitted(features: Float[Array, "N E"], labels: NDArray[np.int64]) -> Any:
@@ -268,7 +268,7 @@ def _seeing(known: Embedder) -> Embedder:
 
 
 class SceneReward:
-    """The classifier of one frame as a reward: the chance of each instruction, the same at every step.
+    """The classifier of one frame as a reward: the probability of each instruction, the same at every step.
 
     Args:
         frame: `first`, `middle` or `last`.
@@ -284,7 +284,7 @@ class SceneReward:
         self.model, self.instructions = model, tuple(instructions)
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
-        """Embed the frame of the first camera when a curve is asked for, once for all classifiers."""
+        """Return the curves of a video; the first camera's frame is embedded at first use, once for all classifiers."""
         view, seen = next(iter(frames.values())), shared.setdefault("single frames", {})
         told: dict[int, dict[str, float]] = {}
 
@@ -306,12 +306,12 @@ class SceneReward:
 def scene_rewards(
     reward: EncoderReward, config: Mapping[str, Any], instructions: Iterable[str], seed: int
 ) -> dict[str, list[SceneReward]]:
-    """Return the classifiers of single frames by name; none where a run's data are gone or have only one task.
+    """Return the classifiers of single frames by name; none if a run's data are missing or have only one task.
 
     Args:
         reward: The run's reward.
         config: The run's configuration; the first of its cameras is read.
-        instructions: The candidates; the classifiers give chance 0 to instructions that no training episode carries
+        instructions: The candidates; classifiers give probability 0 to instructions that no training episode carries
             out.
         seed: Random seed of the sample of `SCENES` training episodes.
     """

@@ -1,7 +1,7 @@
-"""Compare rewards on the same videos, beside controls without which the numbers say little.
+"""Compare rewards on the same videos with each other and with controls, which are needed to interpret the numbers.
 
-`counterpoint.evaluation.bench` asks and computes; differences of two rows are paired, since all rows share one set of
-bootstrap samples.
+`counterpoint.evaluation.bench` computes the numbers; differences of two rows are paired, since all rows share one set
+of bootstrap samples.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Row:
         control: True for the ramp, the constant, random weights, linear classifiers of one frame and other reward
             forms.
         seeds: Number of training seeds that its numbers are means over.
-        trained_on_these: True where the compared videos were trained on.
-        verdict: The reward's accuracy in a sentence.
+        trained_on_these: True if the reward was trained on the compared videos.
+        verdict: A sentence about the reward's accuracy.
         inputs: Numbers by input and then by name in `definitions.REWARD`; undefined numbers are left out.
         over_seeds: The same numbers for the recorded videos, with an interval over training seeds.
-        heatmaps: Mean last values of whole videos and, where they were asked about, of short segments.
+        heatmaps: Mean last values of whole videos and, if they were computed, of short segments.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Comparison:
         successes: Number of videos that succeed, or for which success is not recorded.
         failures: Source of the failures.
         threshold: Source of the thresholds of F1.
-        instructions: The candidates.
+        instructions: The candidate instructions.
         chance: For each number's name, the level that a worthless reward reaches.
-        fingerprint: Content of the data.
+        fingerprint: Digest of the data's content.
         rows: Rewards, then controls.
         differences: The difference of every pair of rows.
-        about: Data, split, versions.
+        about: Data, split and versions.
     """
 
     videos: int
@@ -105,7 +105,7 @@ class Comparison:
         """Read the output of `to_json`.
 
         Raises:
-            BadInputError: Other text.
+            BadInputError: If the text is not an output of `to_json`.
         """
         try:
             return TypeAdapter(cls).validate_json(text)
@@ -131,28 +131,28 @@ def compare(
     features: Mapping[str, EpisodeStore] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Compare rewards on the same videos, beside a ramp, a constant and random weights.
+    """Compare rewards on the same videos with each other, and with a ramp, a constant and random weights.
 
     Args:
         rewards: For each name, one reward, or a list with one reward per training seed.
-        store: Episodes, each of two steps or more and with an instruction; those recorded as failures count as such.
+        store: Episodes, each with two or more steps and an instruction; episodes recorded as failures count as such.
         validation: Episodes that fix the thresholds of F1. By default, the thresholds for each half of the videos are
             fixed on the other half.
         trained_on_these: Names of rewards that were trained on these videos.
-        instructions: Further candidates, beside those of the episodes.
-        paraphrases: For every candidate instruction, its paraphrases that training did not see.
+        instructions: Further candidates, in addition to those of the episodes.
+        paraphrases: For every candidate instruction, paraphrases that were not in the training data.
         segments: True to measure the rewards on random and short segments of every video too.
-        cameras: The view, by default the store's first; with several, rewards are the mean over the views.
-        max_frames: Greatest number of frames of a video, evenly spread.
+        cameras: The camera, by default the store's first; with several, rewards are the mean over the cameras.
+        max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of shuffles, segments, random weights and resamples.
         scenes: Further controls, which look at one frame: `counterpoint.evaluation.compare.scene_rewards`.
         readings: Further rows: other reward forms of the same encoder.
-        features: The same episodes with features already computed, keyed by the backbone's digest, so that they are not
-            computed again.
+        features: The same episodes with features already computed, keyed by the backbone's digest, to save time.
         about: Facts for the page.
 
     Raises:
-        BadInputError: No reward, an episode that cannot be scored, no success, or an instruction without a paraphrase.
+        BadInputError: If there is no reward, an episode cannot be scored, there is no success, or an instruction has no
+            paraphrase.
     """
     require(rewards, "rewards", "none", "at least one", "name runs, LeRobot models or module:function")
     texts = _candidates(store, validation, instructions, paraphrases)
@@ -238,7 +238,7 @@ def _candidates(
     further: Sequence[str],
     paraphrases: Mapping[str, Sequence[str]] | None,
 ) -> tuple[str, ...]:
-    """Return the instructions of the episodes, then the further ones; refuse data that cannot be compared."""
+    """Return the instructions of the episodes, then the further ones; raise if the data cannot be compared."""
     both = [info for part in (store, validation) if part is not None for info in part.episodes]
     texts = tuple(dict.fromkeys([*(info.instruction for info in both), *further]))
     hint = "leave other episodes out: SubsetStore"
@@ -256,7 +256,7 @@ def _candidates(
 
 
 def _is_progress(reward: Reward, cuts: Array) -> bool:
-    """Return whether a reward has progress in [0, 1]: it says so, or it is a function whose values lie there."""
+    """Return True if a reward is progress in [0, 1]: it declares so, or it is a function with all values in [0, 1]."""
     return reward.progress or (isinstance(reward, FunctionReward) and cuts.min() >= 0.0 and cuts.max() <= 1.0)
 
 
@@ -314,7 +314,7 @@ def _verdict(
 
 
 def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_out: bool) -> str:
-    """Return the verdict for data with only one task, where telling instructions apart cannot be tested."""
+    """Return the verdict for data with only one task, which cannot test if a reward distinguishes instructions."""
     voc, reversed_ = inputs[RECORDED]["voc"], inputs["reversed"]["voc"]
     seen = f"{voc.n} {'held-out videos' if held_out else 'videos it was trained on'}"
     rises = "Rises with time" if voc.low > 0 else "Does not rise with time"
@@ -325,13 +325,13 @@ def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_o
 
 
 def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Estimate], *, held_out: bool = True) -> str:
-    """Return in one sentence whether a reward tells instructions apart, and by more than the scene.
+    """Return a sentence that says if a reward distinguishes instructions, and if it does so by more than the scene.
 
     Args:
-        accuracy: Share of videos whose own instruction scores highest.
-        instructions: Number of instructions; a guess gets one over it.
-        alone: The classifier of one frame that does best: its name, its accuracy, and the paired difference to the
-            reward's accuracy.
+        accuracy: Share of videos that score highest under their instruction.
+        instructions: Number of instructions; the accuracy of guessing is one divided by it.
+        alone: The best classifier of one frame: its name, its accuracy, and the paired difference to the reward's
+            accuracy.
         held_out: False for videos that the encoder was trained on.
     """
     chance, (frame, same, gain) = 1 / instructions, alone

@@ -1,7 +1,7 @@
 """Every number that the bench of rewards returns, defined once: title, formula, chance level and better direction.
 
-The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from here, and
-`docs/methods/metrics.md` repeats this table and adds what each number cannot see; a test checks that both agree.
+The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from here.
+`docs/methods/metrics.md` repeats this table and adds the limits of each number; a test checks that both agree.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup, escape
 
 Chance = Literal["1/L", "1/2", "0", "1", "1.2", "p", "2p / (1 + p)", "shuffled", "none"]
-"""The level that a worthless reward or embedding reaches: L counts instructions, p is the share of successes among the
-scored trajectories, `shuffled` is the number of the same frames in random order, and `none` says that there is none."""
+"""The level that a worthless reward or embedding reaches. L is the number of instructions, p the share of successes
+among the scored trajectories, `shuffled` the number of the same frames in random order; `none`: there is no level."""
 Better = Literal["more", "less", "neither"]
 
 
@@ -25,7 +25,7 @@ class Metric(NamedTuple):
         title: Heading on pages.
         formula: Definition in words.
         chance: Level that a worthless reward reaches.
-        better: Direction of better values; `neither` for numbers that only describe.
+        better: Direction of better values; `neither` for numbers that are only descriptive.
         signed: False for shares, which lie in [0, 1].
     """
 
@@ -36,11 +36,11 @@ class Metric(NamedTuple):
     signed: bool = False
 
     def level(self, instructions: int, successes: float) -> float | None:
-        """Return the chance level as a number; `None` if there is none, or it is another number of the page.
+        """Return the chance level as a number; `None` if there is none, or if it is another number of the page.
 
         Args:
-            instructions: Number of candidates, L.
-            successes: Share of successes among the scored trajectories, p.
+            instructions: Number of candidate instructions (L).
+            successes: Share of successes among the scored trajectories (p).
         """
         match self.chance:
             case "shuffled" | "none":
@@ -117,7 +117,7 @@ REWARD: Mapping[str, Metric] = {
         *("1.2", "less", True),
     ),
 }
-"""Numbers of a reward, computed for every input in which they are defined."""
+"""Numbers of a reward, computed for every input for which they are defined."""
 
 SPACE: Mapping[str, Metric] = {
     "ordering": Metric(
@@ -174,7 +174,7 @@ _SHORT = re.compile(rf"\b({'|'.join(map(re.escape, ABBREVIATIONS))})\b")
 
 
 def spelt(text: str) -> Markup:
-    """Return HTML in which every abbreviation shows its long form under the pointer."""
+    """Return HTML in which the mouse pointer shows the long form of every abbreviation."""
 
     def full(found: re.Match[str]) -> str:
         return Markup('<abbr title="{}">{}</abbr>').format(ABBREVIATIONS[found[0]], found[0])

@@ -1,6 +1,6 @@
 """Embed every frame and instruction of some episodes once, and measure the encoder's embedding space.
 
-`counterpoint.evaluation.definitions` defines the numbers of an embedding space, `SPACE`.
+`counterpoint.evaluation.definitions.SPACE` defines the numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 RECORDED, SHUFFLED, CENTRED = "as recorded", "shuffled", "mean taken away"
-"""Inputs of the numbers of a space: frames in their order, in random order, and less the mean of all frames."""
+"""Inputs of the numbers of a space: frames in order, in random order, and with the mean of all frames subtracted."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class EmbeddedVideos:
     """Raw embeddings of V videos and L instructions.
 
     Attributes:
-        videos: Embeddings of each video in the order of time: [T, D], or [T, C, D] with several cameras.
-        steps: For each video, the episode's step of each row, [T].
-        own: Column of each video's instruction.
+        videos: Embeddings of each video in temporal order: [T, D], or [T, C, D] with several cameras.
+        steps: For each video, the step in the episode of each row, [T].
+        own: Index of each video's instruction in `instructions`.
         instructions: L texts.
         text: Embeddings of the instructions, [L, D].
-        fingerprint: Content of the store.
+        fingerprint: Digest of the store's content.
     """
 
     videos: tuple[Float[Array, "T *C D"], ...]
@@ -53,7 +53,7 @@ class EmbeddedVideos:
         return np.stack([video[at] for video, at in zip(self.videos, each, strict=True)])
 
     def side_by_side(self) -> EmbeddedVideos:
-        """Return the cameras' embeddings end to end, [T, C * D], and the text [L, C * D]: one space for all."""
+        """Return the concatenated embeddings of the cameras, [T, C * D], and of the texts, [L, C * D]."""
         wide = tuple(video.reshape(len(video), -1) for video in self.videos)
         return replace(self, videos=wide, text=np.tile(self.text, wide[0].shape[1] // self.text.shape[1]))
 
@@ -71,16 +71,16 @@ def embed_store(
 
     Args:
         encoder: The encoder.
-        store: Held-out episodes, each of at least two steps and with an instruction; frames, or features of the
-            encoder's frozen backbone.
-        instructions: The L candidates; by default the store's own, in order of appearance.
-        cameras: The view, by default the store's first; with several, scores are the mean over the views (late fusion).
-        max_frames: Greatest number of frames of an episode, evenly spread.
-        batch_size: Frames encoded at once.
+        store: Held-out episodes with frames, or with features of the encoder's frozen backbone. Each has an instruction
+            and at least two steps.
+        instructions: The L candidates; by default the store's instructions, in order of appearance.
+        cameras: The camera, by default the store's first; with several, scores are the mean over cameras (late fusion).
+        max_frames: Maximum number of frames of an episode, evenly spread.
+        batch_size: Number of frames encoded at once.
 
     Raises:
-        BadInputError: An episode without an instruction, with an instruction that is no candidate, or with a single
-            step; or fewer than two candidates.
+        BadInputError: If an episode has no instruction, an instruction that is not a candidate, or only one step, or
+            if there are fewer than two candidates.
     """
     candidates = tuple(instructions or dict.fromkeys(info.instruction for info in store.episodes))
     different = len(set(candidates))
@@ -92,7 +92,7 @@ def embed_store(
         hint = "add it to instructions=[...], or leave the episode out: SubsetStore"
         require(good, f"episode {number}", found, "two steps or more, and one of the candidates", hint)
     check_instructions(candidates)
-    views = camera_names(cameras, store.cameras) if store.cameras else ()  # a store of features has none
+    views = camera_names(cameras, store.cameras) if store.cameras else ()  # a store of features has no cameras
     column = {text: at for at, text in enumerate(candidates)}
     steps = tuple(spread(info.length, max_frames) for info in store.episodes)
     videos = []
@@ -111,7 +111,7 @@ def embed_store(
 
 
 def spread(length: int, most: int) -> Int[Indices, " T"]:
-    """Return up to `most` (at least two) steps of an episode, evenly spread, with the first and the last step."""
+    """Return up to `most` (at least two) evenly spread steps of an episode, including the first and the last."""
     if length <= most:
         return np.arange(length, dtype=np.int64)
     return np.linspace(0, length - 1, most).round().astype(np.int64)
@@ -120,11 +120,11 @@ def spread(length: int, most: int) -> Int[Indices, " T"]:
 def measure_space(embedded: EmbeddedVideos, *, words: bool = True, seed: int = 0) -> dict[str, dict[str, Estimate]]:
     """Return the numbers of an encoder's embedding space, by input and then by name in `definitions.SPACE`.
 
-    Intervals resample tasks and then their videos, the same samples for all numbers; the effective rank has a
-    jackknife. A number that is defined on no video is left out.
+    Intervals resample tasks and then their videos, with the same samples for all numbers; the interval of the effective
+    rank is a jackknife's. Numbers that are not defined for any video are left out.
 
     Args:
-        embedded: Videos and instructions; the embeddings of several cameras are joined end to end.
+        embedded: Videos and instructions; the embeddings of several cameras are concatenated.
         words: False for an encoder that was not trained to compare frames with instructions; numbers that compare them
             are left out.
         seed: Random seed of the shuffles and samples.
@@ -167,9 +167,9 @@ def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str
 
 
 def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> dict[str, Estimate]:
-    """Return DecisionNCE's Table 2 over all pairs of videos, and the same for last frames and for random frames.
+    """Return the numbers of DecisionNCE's Table 2 over all pairs of videos, also for last frames and random frames.
 
-    The language mean is over the videos' instructions, as annotations are averaged in the paper.
+    The language mean is over the videos' instructions, as the paper averages over annotations.
     """
     rng = sample_rng(seed, 0, "table 2")
     anywhere = [int(rng.integers(len(video))) for video in embedded.videos]

@@ -34,17 +34,17 @@ from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
 RATES = {"metaworld": CONTROL_HZ, "libero": ROBOSUITE_HZ, "robomimic": ROBOSUITE_HZ, "robosuite": ROBOSUITE_HZ}
-"""Actions a second; dm_control's differ from task to task, and DrQ-v2's replays do not record them."""
+"""Actions per second; dm_control's rates differ between tasks, and DrQ-v2's replays do not record them."""
 RATE_ROUNDING = 0.5
-"""A second: data sets keep whole frames a second."""
+"""Tolerance of rates, per second: data sets store whole frames per second."""
 UNTIL_SOLVED = ("robosuite", "rlbench")
-"""Suites whose episodes end when their task is solved; the others run on, and their returns are comparable."""
+"""Suites whose episodes end when their task is solved. In others episodes continue, which makes returns comparable."""
 
 AnyEnv = Env | Callable[[], Env] | str
 
 
 class EvaluationConfig(FrozenConfig):
-    """Settings of an evaluation: episodes, environments side by side, seed of the episodes, videos."""
+    """Settings of an evaluation: numbers of episodes, parallel environments and videos, and the episodes' seed."""
 
     episodes: int = Field(ge=1)
     envs: int = Field(ge=1)
@@ -67,35 +67,35 @@ def evaluate(
 ) -> Path:
     """Run a trained agent or policy and write RUN/evaluation.json: success and return, each with its interval.
 
-    An agent runs in the environment it was trained for, by default. A policy trained on demonstrations is shown images
-    that were rendered and resized as those of the demonstrations were, and an action lasts as long as in the
-    demonstrations (on Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards
-    alone; an interval's end is null for a single episode. An episode whose simulator raised an error is no success,
-    holds the `error`, and is counted under `simulator_errors`.
+    By default, an agent runs in the environment that it was trained for. A policy trained on demonstrations gets images
+    that are rendered and resized like those of the demonstrations, and an action lasts as long as in the demonstrations
+    (on Meta-World; each of the other suites has one rate). `success` is null in dm_control, which has only rewards.
+    Interval ends are null for a single episode. An episode whose simulator raised an error does not count as a success,
+    has an entry `error`, and is counted in `simulator_errors`.
 
-    Time on two cores: about 30 s an episode for a diffusion policy, and about a second for an agent. Disk: some
-    kilobytes an episode, and about a megabyte for one with a video.
+    Time on two cores: about 30 s per episode for a diffusion policy, and about a second for an agent. Disk: some
+    kilobytes per episode, and about a megabyte per episode with a video.
 
     Args:
         run: The run's folder, with `model/` in it.
         env: The environment. For an agent a goal environment's id, by default the one that it was trained for; for a
-            policy SUITE/TASK, such as metaworld/bin-picking. Cameras may follow an @, with commas; a policy that has
-            the names of its cameras needs none. From Python also a `gymnasium.Env` or a function that makes one.
+            policy SUITE/TASK, such as metaworld/bin-picking. Cameras may follow an @, separated by commas; they are not
+            needed if the policy has camera names. From Python also a `gymnasium.Env` or a function that makes one.
         episodes: Number of episodes.
-        envs: Environments side by side; the result does not depend on it.
+        envs: Number of environments that run in parallel; the result does not depend on it.
         seed: Random seed of the episodes, which differ from all training episodes.
-        video: Number of episodes, from the first on, that are written as `run/videos/episode-NUMBER.mp4`.
-        device: Device of the networks; a GPU where there is one.
-        ensemble: Decay of a temporal ensemble, for a diffusion policy; 0.01 is ACT's.
+        video: Number of episodes, starting with the first, that are written as `run/videos/episode-NUMBER.mp4`.
+        device: Device of the networks; by default a GPU if there is one.
+        ensemble: Decay of a temporal ensemble, for a diffusion policy; ACT uses 0.01.
         sampler: Sampler of a diffusion policy; by default the one that it was trained for.
-        steps: Sampling steps of a diffusion policy; by default the number that it was trained for.
+        steps: Number of sampling steps of a diffusion policy; by default the number that it was trained for.
 
     Returns:
         The file written.
 
     Raises:
-        BadInputError: When there is no agent or policy, or no environment; when the environment has other observations,
-            actions or cameras or another rate; or when the simulator fails in more than a tenth of the episodes.
+        BadInputError: If there is no agent or policy, or no environment; if the environment has other observations,
+            actions, cameras or another rate; or if the simulator fails in more than a tenth of the episodes.
     """
     validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed, "video": video}, "evaluate")
     run, kind = Path(run), saved_kind(run)
@@ -132,7 +132,7 @@ def evaluate(
 
 
 def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes an agent's environment, the number it can make, and a description."""
+    """Return a function that makes an agent's environment, how many it can make, and a description."""
     tree, base, most = dict(saved.env or {}), None, 10**6
     if isinstance(env, str):
         expected = "a goal environment, such as FetchReach-v4, since this run is an agent"
@@ -160,12 +160,12 @@ def _until_solved(env: AnyEnv | None) -> bool:
 
 
 def task_maker(policy: EncodedPolicy, env: str) -> tuple[Maker, bool]:
-    """Return a function that makes a policy's environment, and whether its episodes end when they are solved."""
+    """Return a function that makes a policy's environment, and True if episodes end when the task is solved."""
     return _task(policy, env, Path())[0], _until_solved(env)
 
 
 def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes a policy's environment, the number it can make, and the environment's name."""
+    """Return a function that makes a policy's environment, how many it can make, and the environment's name."""
     require(env is not None, run, "no environment", "SUITE/TASK", "name one, such as --env metaworld/bin-picking")
     assert env is not None
     if not isinstance(env, str):
@@ -188,8 +188,8 @@ def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, 
 
 
 def _cameras(policy: EncodedPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the cameras to render; `None` for the suite's usual one."""
-    # robomimic's data say `agentview_image` for the images of `agentview`.
+    """Return the cameras to render; `None` for the suite's default camera."""
+    # In robomimic's data, images of camera `agentview` are named `agentview_image`.
     known = tuple(one.removesuffix("_image") for one in policy.cameras)
     if known and named:
         expected = f"{', '.join(known)}, which the policy was trained with, in this order"
@@ -204,9 +204,9 @@ def _cameras(policy: EncodedPolicy, env: str, named: tuple[str, ...]) -> tuple[s
 
 
 def _repeat(name: str, fps: float | None) -> int:
-    """Return the control steps an action lasts: on Meta-World as in the demonstrations, where their rate is known."""
+    """Return the control steps per action: on Meta-World as in the demonstrations if their rate is known, else 1."""
     suite, _, task = name.partition("/")
-    if fps is None or suite not in RATES or task.endswith(".hdf5"):  # a robomimic file has its own rate
+    if fps is None or suite not in RATES or task.endswith(".hdf5"):  # a robomimic file sets the rate
         return 1
     variable = suite == "metaworld"
     repeat = round(RATES[suite] / fps) if variable else 1
@@ -218,7 +218,7 @@ def _repeat(name: str, fps: float | None) -> int:
 
 
 def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
-    """Make the task, if the policy can act in it. A policy cloned under several instructions is given the task's."""
+    """Make the task, or raise if the policy cannot act in it; a policy with several instructions gets the task's."""
     env = make()
     space: Any = env.observation_space
     dims = [("action", env.action_space.shape, policy.config().action_dim)]
@@ -234,7 +234,7 @@ def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
 
 
 class _EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that writes videos of some episodes (a file for each seed), and renders no other episode."""
+    """An environment that writes videos of episodes with seeds in `paths`, and does not render other episodes."""
 
     def __init__(self, make: Maker, paths: dict[int, Path]) -> None:
         super().__init__(env := make())

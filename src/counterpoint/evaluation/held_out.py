@@ -21,14 +21,14 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return a run's configuration.
 
     Raises:
-        BadInputError: The file is missing, or training did not write it.
+        BadInputError: If the file is missing, or was not written by training.
     """
     require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
     return read_object(path, "a run's configuration", "restore the file")
 
 
 def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] | None:
-    """Open a run's data, as recorded, with the numbers of its training episodes; `None` if the data have moved."""
+    """Open a run's recorded data, with the numbers of its training episodes; `None` if the data were moved."""
     section = config["data"]
     path, inside = Path(section["path"]), section.get("train_split")
     if not path.exists():
@@ -41,23 +41,23 @@ def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] |
 def open_unseen(
     configs: Sequence[Mapping[str, Any]], path: Path, split: str | None, *, most: int, seed: int
 ) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
-    """Open, as recorded, the instructed episodes of a data set that runs did not train on.
+    """Open the recorded episodes with instructions of a data set that runs were not trained on.
 
-    The episodes are a split. Without splits, they are those that every run on these data held out, or else all
-    episodes.
+    The episodes are a split. If there are no splits, they are those that every run on these data held out; if there are
+    none of these either, all episodes.
 
     Args:
         configs: The runs' configurations.
         path: The data set.
         split: Name of the split; by default the first of `test`, `val` and `validation`.
-        most: Greatest number of episodes; a larger set is sampled.
+        most: Maximum number of episodes; larger sets are sampled at random.
         seed: Random seed of that sample.
 
     Returns:
         The episodes, facts about them, and for each run whether it was trained on them.
 
     Raises:
-        BadInputError: No such data set or split, or no episode that can be used.
+        BadInputError: If there is no such data set or split, or no usable episode.
     """
     require(url_of(path) or path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
     splits, own = split_names(path), [trains_on(config, path) for config in configs]
@@ -98,6 +98,6 @@ def open_unseen(
 
 
 def trains_on(config: Mapping[str, Any], path: Path) -> bool:
-    """Return whether a run was trained on the data set at a path."""
+    """Return True if a run was trained on the data set at `path`."""
     section = config.get("data")
     return isinstance(section, Mapping) and "path" in section and absolute(section["path"]) == absolute(path)

@@ -1,8 +1,8 @@
-"""Measures of rewards and representations: pure functions, one definition each.
+"""Metrics of rewards and representations, as pure functions.
 
-A reward curve has one value per frame, in the order of time. Scores [V, L] have one row per video and one column per
+A reward curve has one value per frame, in temporal order. Scores [V, L] have one row per video and one column per
 instruction; `own[v]` is the column of the instruction that video v carries out. All cosines are of raw embeddings.
-`docs/methods/metrics.md` says what each is blind to.
+`docs/methods/metrics.md` describes the limits of each metric.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from counterpoint.rewards.model import cosine
 
 Array = NDArray[np.float64]
 CONSTANT = 1e-12
-"""A curve whose range is at most this share of its largest value does not change."""
+"""A curve is constant if its range is at most this share of its largest value."""
 
 
 def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
     """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number per curve.
 
-    A constant curve gets 0; it is constant where its range is below 1e-12 of its largest value, since the order of such
-    values is rounding. Blind to what is in the video: a clock scores 1. Never report it without its controls.
+    A constant curve gets 0. A curve is constant if its range is below 1e-12 of its largest value, since the order of
+    such values is due to rounding. VOC does not depend on the video's content: a clock scores 1. Never report it
+    without its controls.
     """
     ranks = import_extra("scipy.stats", "report").rankdata(values, axis=-1)
     return _with_time(np.where(_constant(values)[..., None], 0.0, ranks))
 
 
 def value_time_correlation(values: Float[Array, "*L T"]) -> Any:
-    """Return Pearson's r between curves and time, 0 for a constant curve: VOC as Robometer's code reports it.
+    """Return Pearson's r between curves and time, 0 for a constant curve; Robometer's code reports it as VOC.
 
-    It has the blind spot of `value_order_correlation`. A curve that jumps once, at its end, scores far lower than in
+    It has the same limit as `value_order_correlation`. A curve that jumps once, at its end, scores far lower than in
     VOC.
     """
     return _with_time(np.where(_constant(values)[..., None], 0.0, values))
 
 
 def kendall_tau_b(values: Float[Array, "*L T"]) -> Any:
-    """Return Kendall's tau-b between curves and time: ties leave the denominator; 0 for a constant curve."""
+    """Return Kendall's tau-b between curves and time: ties are not in the denominator; 0 for a constant curve."""
     earlier, later = np.triu_indices(np.shape(values)[-1], 1)
     signs = np.sign(values[..., later] - values[..., earlier])
     untied = np.maximum((signs != 0).sum(axis=-1), 1) * max(len(earlier), 1)
@@ -66,10 +67,10 @@ def _with_time(values: Float[Array, "*L T"]) -> Any:
 
 
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:
-    """Return for each video whether its own instruction scores strictly highest: a tie is a miss.
+    """Return True for each video that scores strictly highest under its instruction; a tie counts as False.
 
-    The mean of these flags is the matched accuracy, with chance 1/L. Since ties are misses, an encoder that maps
-    everything to one point scores 0, not the share of videos whose instruction is the first.
+    The mean of these flags is the matched accuracy, with chance 1/L. Since ties count as False, an encoder that maps
+    everything to one point scores 0, not the share of videos whose instruction comes first.
     """
     rows = np.arange(len(scores))
     others = scores.copy()
@@ -82,15 +83,15 @@ def triples(
     own: Int[NDArray[np.int64], " V"],
     allowed: Bool[NDArray[np.bool_], "L L"] | None = None,
 ) -> Float[Array, " V"]:
-    """Return each video's share of other instructions with r_own > r_other; a tie is a miss.
+    """Return each video's share of other instructions with r_own > r_other; a tie does not count as greater.
 
     Args:
         scores: Scores, one row per video.
         own: Column of each video's instruction.
-        allowed: For each own instruction (row), the other instructions that count; by default all but itself.
+        allowed: For the instruction of each row, the other instructions that count; by default all others.
 
     Returns:
-        One share per video, `nan` where no other instruction counts. Chance is 1/2.
+        One share per video, `nan` if no other instruction counts. Chance is 1/2.
     """
     other = ~np.eye(scores.shape[1], dtype=bool)
     counted = (other if allowed is None else allowed & other)[own]
@@ -105,15 +106,15 @@ def quality_ranking(
     """Return Kendall's tau-b between score and quality, over trajectories of one task.
 
     The mean is over every combination with one trajectory per level, such as failure < suboptimal < success. This is
-    Robometer's protocol, but its code computes tau-a. Pairs with equal scores leave the denominator; a combination with
-    only equal scores counts 0.
+    Robometer's protocol, but its code computes tau-a. Pairs with equal scores are not in the denominator; a combination
+    with only equal scores counts as 0.
 
     Args:
         levels: Scores of the trajectories of each level, in the order of quality.
-        weights: How often each trajectory counts, with one row per bootstrap sample; once by default.
+        weights: How often each trajectory counts, with one row per bootstrap sample; by default once.
 
     Returns:
-        A number in [-1, 1] per sample; `nan` where a level has no trajectory.
+        A number in [-1, 1] per sample; `nan` if a level has no trajectory.
     """
     scores = [np.asarray(level, np.float64) for level in levels]
     grid = np.meshgrid(*scores, indexing="ij")
@@ -131,8 +132,8 @@ def auroc(
 ) -> Float[Array, "*R"]:
     """Return the share of pairs of a success and a failure in which the success scores higher; a tie counts half.
 
-    `nan` without successes or without failures. Chance is 1/2. It says nothing about where a threshold would lie.
-    `weights` as in `quality_ranking`.
+    `nan` without successes or without failures. Chance is 1/2. It does not show where a good threshold lies. For
+    `weights` see `quality_ranking`.
     """
     counts = np.ones(len(scores)) if weights is None else weights
     high, low = scores[positive][:, None], scores[~positive]
@@ -144,13 +145,13 @@ def auroc(
 def auprc(
     scores: Float[Array, " N"], positive: Bool[NDArray[np.bool_], " N"], weights: Float[Array, "*R N"] | None = None
 ) -> Float[Array, "*R"]:
-    """Return the average precision: the sum of precision times the recall gained, over thresholds from above.
+    """Return the average precision: the sum over falling thresholds of precision times the increase in recall.
 
-    `nan` without successes. Chance is the share of successes, so compare values only at the same share. `weights` as in
-    `quality_ranking`.
+    `nan` without successes. Chance is the share of successes, so compare values only at the same share. For `weights`
+    see `quality_ranking`.
     """
     counts, order = np.ones(len(scores)) if weights is None else weights, np.argsort(-scores, kind="stable")
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last index of each run of equal scores
     hits, taken = (np.cumsum(part[..., order], axis=-1)[..., last] for part in (counts * positive, counts))
     gained = np.diff(hits, axis=-1, prepend=0.0)
     return _ratio((hits / np.maximum(taken, 1e-300) * gained).sum(axis=-1), hits[..., -1])
@@ -161,14 +162,14 @@ def f1(
     positive: Bool[NDArray[np.bool_], " N"],
     weights: Float[Array, "*R N"] | None = None,
 ) -> Float[Array, "*R"]:
-    """Return the harmonic mean of precision and recall; `nan` without successes. `weights` as in `quality_ranking`."""
+    """Return the harmonic mean of precision and recall; `nan` without successes. `weights`: see `quality_ranking`."""
     counts = np.ones(len(predicted)) if weights is None else weights
     hits, named, there = ((counts * part).sum(axis=-1) for part in (predicted & positive, predicted, positive))
     return _ratio(2 * hits, np.where(there > 0, named + there, 0.0))
 
 
 def _ratio(above: Float[Array, "*R"], below: Float[Array, "*R"]) -> Float[Array, "*R"]:
-    """Return the quotient, `nan` for a denominator of 0."""
+    """Return the quotient; `nan` if the denominator is 0."""
     return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
 
 
@@ -180,17 +181,17 @@ def grade(progress: Float[Array, " N"]) -> Float[Array, " N"]:
 def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Float[Array, " V"]:
     """Return each video's score under its own instruction minus its mean score under all other instructions.
 
-    The mean over videos is the language confusion matrix's mean(diagonal) - mean(off-diagonal) where every
-    instruction has as many videos.
+    If every instruction has the same number of videos, the mean over videos is mean(diagonal) - mean(off-diagonal) of
+    the language confusion matrix.
     """
     mine = scores[np.arange(len(scores)), own]
     return np.asarray(mine - (scores.sum(axis=1) - mine) / (scores.shape[1] - 1))
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Return the hard negatives, such as "open the drawer" and "close the drawer": one word apart, equally long.
+    """Return True for pairs of instructions with equally many words of which one differs, used as hard negatives.
 
-    Case, punctuation and articles do not count.
+    An example is "open the drawer" and "close the drawer". Case, punctuation and articles do not count.
     """
     words = [[w for w in re.findall(r"\w+", text.lower()) if w not in ("a", "an", "the")] for text in instructions]
 
@@ -203,13 +204,13 @@ def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"
 def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = None) -> float:
     """Return the share of triples that AcTOL's VLO loss would order (section 4.1).
 
-    Triples are frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|; they are in order where |s_i - s_j|
+    Triples are frames i, j, k with j and k other than i and |t_i - t_j| < |t_i - t_k|. They are in order if |s_i - s_j|
     < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2. The share is the same for s and
-    -s, so a falling reward scores as high as a rising one. `nan` where there is no triple of this kind.
+    -s, so a falling reward scores as high as a rising one. `nan` if there is no such triple.
 
     Args:
         similarity: Similarity of each frame to the instruction.
-        times: Time of each frame; its number by default.
+        times: Time of each frame; by default its number.
     """
     t = np.arange(len(similarity), dtype=np.float64) if times is None else times
     kept = total = 0
@@ -223,12 +224,12 @@ def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = 
 
 
 def step_norms(embeddings: Float[Array, "T D"]) -> Float[Array, " T-1"]:
-    """Return ||z_{t+1} - z_t|| of every step."""
+    """Return ||z_{t+1} - z_t|| for every step."""
     return np.asarray(np.linalg.norm(np.diff(embeddings, axis=0), axis=1))
 
 
 def jump_ratio(embeddings: Float[Array, "T D"]) -> float:
-    """Return the largest step over the mean step: 1 is an even pace. `nan` where nothing moves."""
+    """Return the largest step divided by the mean step; 1 if all steps are equal, `nan` if nothing moves."""
     norms = step_norms(embeddings)
     return float(norms.max() / norms.mean()) if norms.any() else float("nan")
 
@@ -236,13 +237,13 @@ def jump_ratio(embeddings: Float[Array, "T D"]) -> float:
 def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] | None = None) -> float:
     """Return AcTOL's Brownian-bridge term (Eq. 4, variance of Eq. 30), the mean over interior frames.
 
-    ||z_t - lerp(z_0, z_{T-1}; t)||^2 / (2 var_t) with var_t = (t - t_0)(t_{T-1} - t) / (t_{T-1} - t_0). It
-    grows with the square of the embeddings' length: compare embeddings of one scale. `nan` for fewer than
-    three frames.
+    The term is ||z_t - lerp(z_0, z_{T-1}; t)||^2 / (2 var_t) with var_t = (t - t_0)(t_{T-1} - t) / (t_{T-1} - t_0).
+    It grows with the square of the embeddings' length, so compare only embeddings of the same scale. `nan` for fewer
+    than three frames.
 
     Args:
         embeddings: Embedding of each frame.
-        times: Time of each frame; its number by default.
+        times: Time of each frame; by default its number.
     """
     t = np.arange(len(embeddings), dtype=np.float64) if times is None else times
     if len(t) < 3:
@@ -256,7 +257,7 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
 def pairwise_cosine(embeddings: Float[Array, "N D"], weights: Float[Array, "*R N"] | None = None) -> Float[Array, "*R"]:
     """Return the mean cosine of all pairs of two different rows: DecisionNCE's Table 2, first row, for first frames.
 
-    `nan` for one row. An untrained network scores near 1 as well: compare centred embeddings. `weights` as in
+    `nan` for one row. An untrained network scores near 1 too, so compare centred embeddings. For `weights` see
     `quality_ranking`; a row that counts twice is not paired with itself.
     """
     gram, counts = cosine(embeddings, embeddings), np.ones(len(embeddings)) if weights is None else weights
@@ -273,7 +274,7 @@ def effective_rank(embeddings: Float[Array, "N D"]) -> float:
 
 
 def effective_rank_estimate(videos: Sequence[Float[Array, "T D"]], *, groups: int = 10) -> Estimate:
-    """Return RankMe of all frames, with an interval from leaving out a tenth of the videos at a time.
+    """Return RankMe of all frames, with an interval computed by leaving out a tenth of the videos at a time.
 
     A bootstrap would repeat videos and bias a rank downwards; the delete-a-group jackknife does not.
     """
@@ -291,10 +292,11 @@ def effective_rank_estimate(videos: Sequence[Float[Array, "T D"]], *, groups: in
 def time_probe(
     videos: Sequence[Float[Array, "T D"]], weights: Float[Array, "*R V"] | None = None, *, folds: int = 5
 ) -> Float[Array, "*R"]:
-    """Return R^2 of progress t / (T-1) predicted linearly from one frame, in unseen videos; `nan` for one video.
+    """Return R^2 of progress t / (T-1) predicted linearly from one frame, on unseen videos; `nan` for one video.
 
-    Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video is predicted
-    by a map fitted on other videos. 1 is perfect; predicting the mean gets 0. `weights` as in `quality_ranking`.
+    The prediction is a ridge regression on standardised embeddings, with its strength chosen within the training folds;
+    every video is predicted by a map fitted on other videos. 1 is perfect; predicting the mean gives 0. For `weights`
+    see `quality_ranking`.
     """
     counts = np.ones(len(videos)) if weights is None else weights
     if len(videos) < 2:
@@ -312,16 +314,16 @@ def cross_predicted(
 ) -> Float[Array, "N ..."]:
     """Predict targets linearly from inputs; each group is predicted by a map that was fitted on other groups.
 
-    Ridge regression on standardised inputs, its strength chosen inside the training folds.
+    The map is a ridge regression on standardised inputs, with its strength chosen within the training folds.
 
     Args:
         inputs: Inputs, one row per sample.
         targets: One number or vector per sample.
         groups: The group of each sample, such as its video.
-        folds: Greatest number of parts that the groups are divided into.
+        folds: Maximum number of parts that the groups are divided into.
 
     Raises:
-        MissingExtraError: When scikit-learn is not installed.
+        MissingExtraError: If scikit-learn is not installed.
     """
     linear, pipeline, preprocessing, selection = (
         import_extra(f"sklearn.{name}", "report")

@@ -1,8 +1,8 @@
-"""`counterpoint plan`: act by planning with the true dynamics under a reward, in the kitchen.
+"""`counterpoint plan`: act in the kitchen by planning with the true dynamics and a reward.
 
 DecisionNCE (Li et al., ICML 2024, section 5.3, Appendix E.6) plans with MPPI and rewards S(o_n+1, l) - S(o_n, l). With
-a discount of 1 their sum over a plan is S(o_H, l) - S(o_0, l): only the image at the plan's end is rendered. R3M's
-reward of o_0, o_n and the instruction also needs the last image alone.
+a discount of 1 their sum over a plan is S(o_H, l) - S(o_0, l), so only the image at the plan's end is rendered. R3M's
+reward of o_0, o_n and the instruction also needs only the last image.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class PlanConfig(FrozenConfig):
 
     Attributes:
         env: kitchen/TASK@CAMERA.
-        reward: A run or model whose reward is planned for; `distance` is the true reward, `constant` is 0.
+        reward: The reward to plan for: a run or model; `distance` is the true reward, `constant` is 0.
         size: Height and width of the images, in pixels.
-        horizon: Actions that a plan looks ahead; 50 in Table 8, the whole episode. No plan goes beyond the episode's
-            end, so that 25 actions are left after the opening actions.
-        samples: Plans a round; 64 in Table 8.
-        rounds: Rounds before each action; 1 in Table 8.
+        horizon: Number of actions in a plan; 50 in Table 8, the whole episode. Plans are cut at the episode's end, so
+            that at most 25 actions are left after the opening actions.
+        samples: Number of plans per round; 64 in Table 8.
+        rounds: Number of rounds before each action; 1 in Table 8.
         temperature: Temperature of the weights, in standard deviations of the returns. Table 8 has 10, a factor that
             multiplies normalised returns.
-        noise: Largest standard deviation of the disturbances, in action units; this library's choice.
-        knots: Knots of the disturbances along the horizon, linear in between; this library's choice.
-        prefix: Actions of an expert in another scene that an episode begins with, unchanged: they bring the hand near
-            the handle (Appendix E.6).
-        episodes: Number of episodes, each in its own scene.
+        noise: Maximum standard deviation of the disturbances, in action units; this library's choice.
+        knots: Number of knots of the disturbances along the horizon, linear in between; this library's choice.
+        prefix: Number of opening actions of an episode. They are an expert's actions in another scene, unchanged, which
+            bring the hand near the handle (Appendix E.6).
+        episodes: Number of episodes, each in a different scene.
         seed: Random seed of scenes and plans.
-        threads: Threads that simulate.
+        threads: Number of threads that simulate.
     """
 
     env: Positional[Annotated[str, arg(metavar="kitchen/TASK@CAMERA")]] = "kitchen/micro_open@left"
@@ -75,7 +75,7 @@ class PlanConfig(FrozenConfig):
 
 
 Reward = Callable[[Array], Array]
-"""Rewards of the states [B, N] at the ends of plans: float64 [B]."""
+"""A function that maps the states [B, N] at the ends of plans to rewards, float64 [B]."""
 
 
 def distance_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
@@ -91,7 +91,7 @@ def distance_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
 def language_reward(env: KitchenEnv, dynamics: KitchenDynamics, model: RewardModel) -> Reward:
     """Return the reward of the final images under the task's instruction.
 
-    An R3M model uses its own reward; every other model, DecisionNCE-T included, uses S(phi(o), psi(l)) (Appendix E.6).
+    An R3M model uses R3M's reward; all other models, including DecisionNCE-T, use S(phi(o), psi(l)) (Appendix E.6).
     """
     first, form = env.images()[env.cameras[0]], _form(model)
 
@@ -112,12 +112,12 @@ def constant_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
 
 
 def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str, Any]:
-    """Act by planning with the simulator's own dynamics under a reward, and write every episode.
+    """Act by planning with the simulator's dynamics and a reward, and write the result of every episode.
 
-    The same call again continues an interrupted one.
+    An interrupted call resumes if it is repeated.
 
-    Time on two cores: 410 actions are simulated a second, so that an episode of the default settings takes about a
-    minute. Disk: some kilobytes an episode.
+    Time on two cores: 410 actions are simulated per second, so that an episode with the default settings takes about a
+    minute. Disk: some kilobytes per episode.
 
     Args:
         config: The settings.
@@ -125,11 +125,11 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
         device: Device that computes rewards, such as cuda.
 
     Returns:
-        `success` and `solved` with Wilson's interval, `progress` and `best` with a bootstrap's over scenes;
-        `actions_a_second`, simulated; `episodes`.
+        `success` and `solved` with Wilson's interval; `progress` and `best` with a bootstrap interval over scenes;
+        `actions_a_second`, the number of actions simulated per second; and `episodes`.
 
     Raises:
-        BadInputError: When the task is not the kitchen's, a model has no reward of instructions, or the file holds
+        BadInputError: If the task is not a kitchen task, a model has no reward for instructions, or the file holds
             something else.
     """
     env, make_reward, identity = prepared(config, device)
@@ -150,10 +150,10 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
 
 
 def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Callable[..., Reward], dict[str, Any]]:
-    """Return the environment, the function that makes the reward, and what a continued result must share.
+    """Return the environment, the function that makes the reward, and the facts that a resumed result must share.
 
     Raises:
-        BadInputError: As `plan`, except for the errors of the file.
+        BadInputError: See `plan`, except for errors of the file.
     """
     identity = bound(config)
     if config.reward in WITHOUT_MODEL:
@@ -185,7 +185,7 @@ def _result(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _begun(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the episodes that a file of the same settings and weights holds; make the folder of a new one."""
+    """Return the episodes in a file with the same settings and weights; create the folder if there is no file."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if not out.exists():
         return []
@@ -206,8 +206,8 @@ def plan_episode(
 
     Returns:
         `progress`, the joint's progress at the end, at most 1; `best`, its largest progress; `opened`, its progress
-        after the opening actions; `solved`, whether the joint is at its goal at the end; `success`, as the task defines
-        it; `planned`, the number of simulated actions; `seconds`.
+        after the opening actions; `solved`, True if the joint is at its goal at the end; `success`, as defined by the
+        task; `planned`, the number of simulated actions; `seconds`.
     """
     env.look = False
     env.reset(seed=seed)
@@ -217,7 +217,7 @@ def plan_episode(
 
     def score(plans: Array) -> Array:
         nonlocal planned
-        plans = plans[:, : env.horizon - len(reached)]  # none goes beyond the episode's end
+        plans = plans[:, : env.horizon - len(reached)]  # cut at the episode's end
         planned += plans.shape[0] * plans.shape[1]
         return reward(dynamics.roll(plans)[:, -1])
 
@@ -236,7 +236,7 @@ def plan_episode(
 
 
 def opening_actions(env: KitchenEnv, config: PlanConfig) -> Array:
-    """Return the first actions of the scripted expert in a scene that it solves: float64 [h, A], h = `prefix`."""
+    """Return the first h = `prefix` actions, float64 [h, A], of the scripted expert in a scene that it solves."""
     env.look, solved, number = False, False, 0
     while not solved:
         env.reset(seed=episode_seed(config.seed, 4, number))

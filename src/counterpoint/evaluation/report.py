@@ -1,4 +1,4 @@
-"""`counterpoint report RUN`: the comparison of one run with controls, and more about its encoder, as page and JSON."""
+"""`counterpoint report RUN`: compare one run with controls and measure its encoder, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
 MOST_CHARTS = 6
 TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
-"""Videos on the page, images of each, and their longer side in pixels: about three megabytes."""
+"""Number of videos on the page, images per video, and their longer side in pixels; in all about three megabytes."""
 CARDS = (
     ("accuracy", RECORDED, "right instruction first, whole videos"),
     ("accuracy", RANDOM, "right instruction first, random segments"),
@@ -46,9 +46,9 @@ CARDS = (
     ("voc", "reversed", "reward against time, video reversed"),
     ("auroc", RECORDED, "success above the rest"),
 )
-"""The first four of these that are defined stand at the top of the page."""
+"""Numbers for the top of the page, which shows the first four that are defined."""
 READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
-"""Rewards that any encoder of frames and instructions can be read as; one that was trained for one has all as rows."""
+"""Reward forms of any encoder of frames and instructions. If a run was trained for one of them, all become rows."""
 
 
 class WatchedReward(EncoderReward):
@@ -60,7 +60,7 @@ class WatchedReward(EncoderReward):
         self.curves: list[Curves] = []
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
-        """Keep the embedded video and its curves. Arguments and result are those of `EncoderReward.watch`."""
+        """Store the embedded video and its curves. Arguments and result are those of `EncoderReward.watch`."""
         self.seen.append(self._embedded(frames, shared))
         self.curves.append(super().watch(frames, shared))
         return self.curves[-1]
@@ -78,26 +78,26 @@ def write_report(
 ) -> Path:
     """Compare a run's reward with controls on held-out episodes; write `RUN/report.html` and `RUN/report.json`.
 
-    The run's verdict is printed, and the main numbers are written into the card of its model.
+    The run's verdict is printed, and the main numbers are written into the model's card.
 
-    Time on two cores: one pass over at most 200 videos, of 2,400 frames a second with the demo's encoder and 72 with
+    Time on two cores: one pass over at most 200 videos, at 2,400 frames per second with the demo's encoder and 72 with
     EfficientNet-Lite0, and some seconds for intervals. Disk: about three megabytes.
 
     Args:
         run: The run's folder.
-        data: Episodes to report on; by default the run's own data.
-        split: Split of the data; by default `test`, or `val` where there is no `test`.
+        data: Data set to report on; by default the run's data.
+        split: Split of the data; by default `test`, or `val` if there is no `test`.
         seed: Random seed of segments, shuffles and resamples.
         max_videos: Maximum number of episodes; larger sets are sampled at random.
-        max_frames: Greatest number of embedded frames of an episode, evenly spread.
+        max_frames: Maximum number of embedded frames of an episode, evenly spread.
         device: The device that computes, such as cuda.
 
     Returns:
         The page.
 
     Raises:
-        BadInputError: An unfinished run, or data that cannot be evaluated.
-        MissingExtraError: The extra `report` is not installed.
+        BadInputError: If the run is not finished, or the data cannot be evaluated.
+        MissingExtraError: If the extra `report` is not installed.
     """
     require_extras(NEEDED)
     config = read_config(run / "config.json")
@@ -162,7 +162,7 @@ def write_report(
 
 
 def results(row: Row) -> dict[str, dict[str, Any]]:
-    """Return the numbers of a run that its model's card shows: a number with interval for each title."""
+    """Return the numbers that the card of the run's model shows: a number with its interval for each title."""
     chosen = [(name, RECORDED) for name in REWARD] + [("accuracy", RANDOM), ("voc", WRONG), ("accuracy", "last frame")]
     return {
         REWARD[name].title + (f", {given}" if given != RECORDED else ""): row.inputs[given][name].as_json()
@@ -172,7 +172,7 @@ def results(row: Row) -> dict[str, dict[str, Any]]:
 
 
 def _embedded(reward: WatchedReward, compared: Compared, max_frames: int) -> EmbeddedVideos:
-    """Return the compared videos as the reward saw them, without the validation videos that follow them."""
+    """Return the reward's embeddings of the compared videos, without the validation videos that follow them."""
     infos, texts = compared.store.episodes, compared.comparison.instructions
     return EmbeddedVideos(
         videos=tuple(reward.seen[: len(infos)]),
@@ -185,7 +185,7 @@ def _embedded(reward: WatchedReward, compared: Compared, max_frames: int) -> Emb
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl` without a last line that a kill left half-written."""
+    """Return the lines of `metrics.jsonl`, without a last line that is incomplete because the process was killed."""
     texts = path.read_text().splitlines() if path.is_file() else []
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(texts, start=1):
@@ -200,7 +200,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
-    """Return a number, its interval and a worthless encoder's number, in per cent of the scale."""
+    """Return a number, its interval and a worthless encoder's number, in per cent of the range `start` to `end`."""
 
     def position(value: float) -> float:
         shown = value if np.isfinite(value) else estimate.value if np.isfinite(estimate.value) else start
@@ -211,7 +211,7 @@ def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | 
 
 
 def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """Return one chart per metric in `metrics.jsonl`, training beside validation, with the loss first."""
+    """Return one chart per metric in `metrics.jsonl`, with training and validation, the loss first."""
     numbers = {name for line in lines for name, value in line.items() if isinstance(value, int | float)}
     held_out = {name for line in lines if line["split"] == "val" for name in line}
 
@@ -233,10 +233,11 @@ def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mark
 
 
 def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
-    """Return AcTOL's Figure 5, videos as lines in the plane of two principal directions, and each instruction's colour.
+    """Return a plot of videos as lines in the plane of two principal components, and each instruction's colour.
 
-    PCA and not t-SNE: it is linear, has no seed, and cannot invent clusters or cut a path in two. Embeddings have unit
-    length, as in the cosine. Both axes have one scale, in a plot `ASPECT` times as wide as high.
+    This is AcTOL's Figure 5. PCA is used instead of t-SNE because it is linear, has no seed, and cannot invent clusters
+    or cut a path in two. Embeddings are scaled to unit length, as in the cosine. Both axes have the same scale, in a
+    plot `ASPECT` times as wide as high.
     """
     units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
     cloud = np.concatenate(units)
@@ -271,7 +272,7 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
 
 
 def _players(reward: WatchedReward, compared: Compared, embedded: EmbeddedVideos) -> list[tuple[str, dict[str, Any]]]:
-    """Return the first video of each of the first instructions, on one range of values: (instruction, player)."""
+    """Return (instruction, player) of the first video of each of the first instructions, all with one value range."""
     store, form = compared.store, reward.model.form
     chosen = [embedded.own.tolist().index(own) for own in dict.fromkeys(embedded.own.tolist())][:PLAYERS]
     curves = [reward.curves[at](np.arange(len(embedded.steps[at])), embedded.instructions) for at in chosen]
@@ -282,7 +283,7 @@ def _players(reward: WatchedReward, compared: Compared, embedded: EmbeddedVideos
         seconds = store.timestamps(at)[steps].tolist()
         others = sorted((i for i in range(len(curve)) if i != own), key=lambda i: curve[i, -1])
         lines = [Line(seconds, curve[i].tolist(), "rest") for i in others[:-1]]
-        if lines:  # the middle line has the label
+        if lines:  # the middle line gets the label
             label = f"{len(lines)} other instruction{'s' if len(lines) > 1 else ''}"
             lines[len(lines) // 2] = replace(lines[len(lines) // 2], label=label)
         for i, kind in [*((i, "c1") for i in others[-1:]), (own, "c0")]:

@@ -1,11 +1,11 @@
-"""Run a policy in environments side by side, one episode for each seed.
+"""Run a policy in parallel environments, one episode for each seed.
 
-An episode is a function of its seed and the policy: its row, its neighbours and the order of seeds change nothing, up
-to the rounding by which a network's output depends on the size of its batch. Images that the policy does not read are
-not rendered. An episode whose simulator raises or dies is lost; too many lost episodes end the rollout.
+An episode depends only on its seed and the policy, not on its row, on parallel episodes or on the order of seeds. The
+one exception is rounding, since a network's output depends slightly on its batch size. Images that the policy does not
+read are not rendered. An episode whose simulator raises or dies is lost; too many lost episodes end the rollout.
 
-Success is counted in two ways: an episode is a *success* when its goal was reached at any step (the convention of
-contrastive RL and TD InfoNCE) and *held* when it was at the last step.
+Success is counted in two ways: an episode is a *success* if its goal was reached at any step (the convention of
+contrastive RL and TD InfoNCE), and *held* if its goal was reached at the last step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from counterpoint.files import write_atomically
 from counterpoint.policies.base import Policy
 
 RESULT = "result.json"
-"""The file in a run's folder that holds the newest evaluation of its training."""
+"""The file in a run's folder with the latest evaluation during training."""
 TOLERATED = 0.1
-"""Share of episodes whose simulator may fail."""
+"""Maximum share of episodes whose simulator may fail."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ class EpisodeResult:
 
     Attributes:
         seed: Seed of the episode.
-        success: True if the task was solved at any step; `None` where the environment defines none, False where the
-            simulator failed.
-        held: True if it was solved at the last step.
+        success: True if the task was solved at any step; `None` if the environment does not define success, False if
+            the simulator failed.
+        held: True if the task was solved at the last step.
         total_reward: Sum of the rewards.
-        steps: Steps taken.
-        steps_to_success: Steps until the task was first solved; `None` where it was not.
-        closest_distance: Smallest distance to the goal in the environment's units, where it has one.
-        last_distance: Distance at the last step.
-        error: The simulator's message where it failed.
+        steps: Number of steps taken.
+        steps_to_success: Number of steps until the task was first solved; `None` if it was not solved.
+        closest_distance: Smallest distance to the goal in the environment's units, if it has a goal.
+        last_distance: Distance to the goal at the last step.
+        error: The simulator's error message if it failed.
     """
 
     seed: int
@@ -70,7 +70,7 @@ class EpisodeResult:
 
 
 def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
-    """Return the seed of one episode: a pure function of the run's seed, so that nothing needs saving.
+    """Return the seed of one episode, a pure function of the arguments, so that no random state must be saved.
 
     Args:
         seed: The run's seed.
@@ -92,23 +92,23 @@ def rollout(
     stop_at_success: bool = False,
     on_episode: Callable[[EpisodeResult], None] = lambda result: None,
 ) -> list[EpisodeResult]:
-    """Run one episode for each seed; a row takes the next seed when its episode ends.
+    """Run one episode for each seed; an environment gets the next seed when its episode ends.
 
     Args:
-        policy: Acts in all rows at once.
+        policy: The policy, which acts in all environments (rows) at once.
         env: An environment, a function that makes one, a name such as `metaworld/reach` or `FetchReach-v4`, or a
             `VectorEnv`, which stays open.
         seeds: Seeds of the episodes.
-        envs: Greatest number of environments side by side; a single instance counts as one.
-        processes: Give every environment a process of its own.
-        stop_at_success: End an episode when its task is solved. Rewards after that moment are then not counted.
-        on_episode: Called with every result, in the order of their ends.
+        envs: Maximum number of parallel environments; if `env` is a single instance, there is one.
+        processes: Run every environment in a separate process.
+        stop_at_success: End an episode when its task is solved. Rewards after that moment are not counted.
+        on_episode: Function that is called with every result as soon as its episode ends.
 
     Returns:
         Results in the order of `seeds`.
 
     Raises:
-        BadInputError: When the simulator failed in more than a tenth of the episodes; with the first error.
+        BadInputError: If the simulator failed in more than a tenth of the episodes; the message has the first error.
     """
     if not isinstance(env, VectorEnv):
         make, most = as_maker(env)
@@ -157,7 +157,7 @@ class _Running:
 
     number: int
     seed: int
-    steps: int = -1  # the reset is no step
+    steps: int = -1  # the reset does not count as a step
     reward: float = 0.0
     solved_after: int | None = None
     distances: list[float] = field(default_factory=list)
@@ -194,9 +194,9 @@ class _Running:
 def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Return success, return and distances with their intervals, for a result file.
 
-    `steps_to_success` is the mean of the solved episodes alone, and `simulator_errors` the number of episodes in which
-    the simulator raised an error. Numbers that are not defined are `None`: `success` where an environment has none,
-    `steps_to_success` where nothing was solved, distances without goals.
+    `steps_to_success` is the mean over solved episodes, and `simulator_errors` the number of episodes in which the
+    simulator raised an error. Numbers that are not defined are `None`: `success` if the environment does not define it,
+    `steps_to_success` if no episode was solved, and distances if there are no goals.
     """
     solved = [one.steps_to_success for one in results if one.steps_to_success is not None]
     goals = [one for one in results if one.closest_distance is not None]
@@ -212,7 +212,7 @@ def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
 
 
 def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Return the values of `report` that are defined, to log."""
+    """Return the values of `report` that are defined, for logging."""
     found = {key: one["value"] if isinstance(one, dict) else one for key, one in report(results).items()}
     return {key: float(value) for key, value in found.items() if value is not None}
 
@@ -224,7 +224,7 @@ def write_report(path: Path, results: Sequence[EpisodeResult], **beside: Any) ->
 
 
 def main_number(path: Path) -> str:
-    """Return the main number of a file that holds a `report`: success, or else the return, with its interval."""
+    """Return the main number of a file written by `write_report`: success, or otherwise the return, with interval."""
     found = json.loads(path.read_text())
     key = "success" if found["success"] is not None else "return"
     count, errors = found[key]["n"], found["simulator_errors"]
@@ -233,7 +233,7 @@ def main_number(path: Path) -> str:
 
 
 def with_interval(number: Mapping[str, Any]) -> str:
-    """Return a number of a result file, and its interval where it has one: `0.86 [0.74, 0.93]`."""
+    """Return a number of a result file as text, with its interval if it has one: `0.86 [0.74, 0.93]`."""
     ends = "" if number["low"] is None else f" [{number['low']:.2f}, {number['high']:.2f}]"
     return f"{number['value']:.2f}{ends}"
 

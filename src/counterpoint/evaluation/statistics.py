@@ -1,7 +1,7 @@
 """Numbers with 95 % intervals: means, shares, and means over a few training seeds.
 
-Bootstraps resample whole videos, since frames of one video are not independent, and their tasks. Intervals of shares
-stay within [0, 1].
+Bootstraps resample tasks and whole videos, since frames of one video are not independent. Intervals of shares stay
+within [0, 1].
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Estimate:
 
     Attributes:
         value: The number.
-        low: Lower end of its interval; `nan` where n is too small to say.
-        high: Upper end.
-        n: Number of independent things (videos, seeds) that the number rests on.
+        low: Lower end of the interval; `nan` if n is too small for an interval.
+        high: Upper end of the interval.
+        n: Number of independent samples (videos, seeds) that the number is computed from.
         method: Name of the interval's method.
     """
 
@@ -43,7 +43,7 @@ class Estimate:
     method: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the attributes; `nan`, which JSON lacks, becomes `None`."""
+        """Return the attributes for JSON, with `None` instead of `nan`."""
         return {name: None if found != found else found for name, found in asdict(self).items()}
 
     def __str__(self) -> str:
@@ -51,12 +51,12 @@ class Estimate:
 
 
 def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
-    """Return the mean with a bias-corrected and accelerated bootstrap interval (Efron, 1987): for skewed values."""
+    """Return the mean with a bias-corrected and accelerated bootstrap interval (Efron, 1987), for skewed values."""
     checked = _checked(values)
     value, count = float(checked.mean()), len(checked)
     if count == 1:
         return Estimate(value, nan, nan, 1, "none: one value")
-    if np.ptp(checked) == 0.0:  # BCa's acceleration is 0/0 there, and every resample has the same mean
+    if np.ptp(checked) == 0.0:  # BCa's acceleration would be 0/0, and every resample has the same mean
         return Estimate(value, value, value, count, "BCa bootstrap")
     rng, settings = np.random.default_rng(seed), {"method": "BCa", "confidence_level": LEVEL, "n_resamples": 2000}
     bootstrap = import_extra("scipy.stats", "report").bootstrap
@@ -65,10 +65,10 @@ def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
 
 
 def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 1000) -> list[NDArray[np.int64]]:
-    """Return bootstrap samples of videos: draw tasks with repeats, then draw each task's number of videos with repeats.
+    """Return bootstrap samples of videos: tasks drawn with replacement, then as many videos of each task as it has.
 
-    Statistics of the same samples are paired: their differences have the interval of a difference. With one task,
-    videos alone are resampled.
+    Videos too are drawn with replacement. Statistics of the same samples are paired, so that their differences give the
+    interval of a difference. With one task, only videos are resampled.
     """
     members: dict[Hashable, list[int]] = {}
     for video, task in enumerate(tasks):
@@ -80,18 +80,18 @@ def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 100
 
 
 def resample_weights(tasks: Sequence[Hashable], *, seed: int = 0) -> Float[Array, "R+1 N"]:
-    """Return how often each of N videos counts: once, then on each of R bootstrap samples of `task_resamples`."""
+    """Return how often each of N videos counts: once in the first row, then in each of the `task_resamples`."""
     samples = [np.arange(len(tasks)), *task_resamples(tasks, seed=seed)]
     return np.stack([np.bincount(sample, minlength=len(tasks)) for sample in samples]).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A number of the N videos, followed by its values on R bootstrap samples.
+    """A number computed on N videos and on R bootstrap samples of them.
 
     Attributes:
         values: The number, then its value on each bootstrap sample, [1 + R].
-        n: Number of videos on which it is defined.
+        n: Number of videos for which it is defined.
     """
 
     values: Float[Array, " R+1"]
@@ -106,7 +106,7 @@ class Drawn:
 
 
 def drawn_mean(values: Float[Array, " N"], weights: Float[Array, "R+1 N"]) -> Drawn:
-    """Return the mean over the videos where a number is not `nan`, for all videos and for every bootstrap sample."""
+    """Return the mean of values that are not `nan`, over all videos and over every bootstrap sample."""
     defined = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         means = weights @ np.where(defined, values, 0.0) / (weights @ defined)
@@ -123,7 +123,7 @@ def from_resamples(value: float, draws: Float[Array, " R"], count: int) -> Estim
 
 
 def wilson(successes: int, count: int) -> Estimate:
-    """Return a share of `count` independent trials with Wilson's score interval, which holds at 0 and 1 too."""
+    """Return a share of `count` independent trials with Wilson's score interval, which is valid at 0 and 1 too."""
     expected = "0 <= successes <= count, count >= 1"
     require(0 <= successes <= count > 0, "successes", f"{successes} of {count}", expected, "count again")
     test = import_extra("scipy.stats", "report").binomtest(successes, count)
@@ -132,15 +132,16 @@ def wilson(successes: int, count: int) -> Estimate:
 
 
 def as_share(found: Estimate) -> Estimate:
-    """Return a share of videos, resampled over tasks, with an interval that has a width at 0 and 1 too.
+    """Return a share of videos with an interval that has a width at 0 and 1 too.
 
-    The interval is the wider of two: the resampled one, which allows for similar videos of one task, and Wilson's.
+    The interval is the wider of two: the one resampled over tasks, which accounts for similar videos of one task, and
+    Wilson's.
     """
     return wider(wilson(round(found.n * found.value), found.n), found)
 
 
 def wider(one: Estimate, other: Estimate) -> Estimate:
-    """Return a number with the ends of two intervals that lie furthest out."""
+    """Return a number with the lower of two lower ends and the higher of two upper ends."""
     low, high = np.nanmin([one.low, other.low]), np.nanmax([one.high, other.high])
     return Estimate(one.value, float(low), float(high), one.n, f"wider of {one.method} and {other.method}")
 
@@ -148,11 +149,11 @@ def wider(one: Estimate, other: Estimate) -> Estimate:
 def seeds_interval(values: Float[Array, " N"], *, share: bool = False) -> Estimate:
     """Return the mean over training seeds with Student's t interval.
 
-    Seeds are few: a bootstrap over two or three would be far too narrow.
+    There are few seeds: a bootstrap over two or three would be far too narrow.
 
     Args:
         values: One number per seed.
-        share: True for shares, whose interval is cut to [0, 1].
+        share: True for shares, whose interval is clipped to [0, 1].
     """
     checked = _checked(values)
     value, count = float(checked.mean()), len(checked)

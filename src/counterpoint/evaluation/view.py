@@ -1,8 +1,8 @@
-"""`counterpoint view RUN|DATA...`: a local page with videos and episodes beside their reward curves.
+"""`counterpoint view RUN|DATA...`: a local page with videos and episodes next to their reward curves.
 
-The server listens on the loopback address alone and refuses requests that name another host, so that a web page cannot
-reach the server by pointing its own domain name at this machine. An uploaded video is decoded in a process that may
-die, and deleted once read.
+The server listens only on the loopback address and refuses requests that name another host, so that a web page cannot
+reach the server by pointing its domain name at this machine. An uploaded video is decoded in a separate process, which
+may crash, and deleted after reading.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ Seen = Mapping[str, NDArray[Any]]
 Steps = NDArray[np.int64]
 
 FRAMES, IMAGES, THUMBNAIL = 128, 64, 220
-"""Frames of a video that are scored, evenly spread; images on its page; longer side of a small one in pixels."""
+"""Number of evenly spread frames of a video that are scored; of images on its page; longer side of thumbnails."""
 LARGEST_UPLOAD, LARGEST_FRAME = 256 * 2**20, 2**25
-"""Bytes of an uploaded video, and pixels of one of its frames (8K)."""
+"""Maximum bytes of an uploaded video, and maximum pixels of a frame (8K)."""
 KEPT = 512 * 2**20
-"""Bytes of scored videos and episodes kept in memory."""
+"""Maximum bytes of scored videos and episodes kept in memory."""
 ON_A_PAGE, AT_HOME, RIVALS = 24, 4, 50
-"""Episodes on a page and on the first page; most instructions among which the strongest wrong one is sought."""
+"""Episodes per page, and on the first page; maximum number of wrong instructions compared to find the strongest."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -63,7 +63,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 FILTER = ("find", "success", "split")
-"""Keys of a query that choose episodes."""
+"""Keys of a query that filter episodes."""
 OWN_END = "its own last frame"
 
 
@@ -76,21 +76,21 @@ def view(
 ) -> None:
     """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
 
-    The page is served until it is interrupted.
+    The page is served until the command is interrupted.
 
     Time on two cores: some seconds to start, then a second or two for a video of some hundred frames with the demo's
-    encoder. Disk: nothing that stays.
+    encoder. Disk: only temporary files.
 
     Args:
-        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; without a data set, those that
-            the runs were trained on.
-        port: The port on this machine; 0 takes a free one.
+        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; if no data set is given, those
+            that the runs were trained on.
+        port: The port on this machine; 0 selects a free port.
         browser: Open the page in the machine's browser.
         device: The device that computes, such as cuda.
 
     Raises:
-        BadInputError: A target that is neither a run nor a data set, or a port that is taken.
-        MissingExtraError: The extra `view` is not installed.
+        BadInputError: If a target is neither a run nor a data set, or the port is in use.
+        MissingExtraError: If the extra `view` is not installed.
     """
     uvicorn = import_extra("uvicorn", "view")
     with tempfile.TemporaryDirectory(prefix="counterpoint-view-") as folder:
@@ -102,18 +102,18 @@ def view(
                 webbrowser.open(address)
             try:
                 uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
-            except KeyboardInterrupt:  # the way to end it
+            except KeyboardInterrupt:  # the usual way to end the server
                 print("The server has ended.")
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on the loopback address, at a free port for 0.
+    """Return a socket that listens on the loopback address; port 0 selects a free port.
 
     Raises:
-        BadInputError: The port is taken or may not be used.
+        BadInputError: If the port is in use or not allowed.
     """
     listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just ended leaves its port
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # reuse the port of a server that has just ended
     try:
         listener.bind(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
@@ -129,9 +129,9 @@ class Clip:
 
     Attributes:
         title: The clip's instruction, or the name of its file.
-        seconds: Time of each of T frames.
+        seconds: Time of each of the T scored frames.
         steps: Step number of each of the T frames.
-        length: Number of all frames.
+        length: Number of all frames of the video.
         images: JPEGs of some frames, keyed by the frame's index among the T.
         embeddings: For each run, the embeddings of the frames, [T, D].
     """
@@ -153,7 +153,7 @@ class Viewer:
     """The pages over some runs and data sets.
 
     Args:
-        targets: Runs and data sets; without a data set, those that the runs were trained on are browsed.
+        targets: Runs and data sets; if no data set is given, those that the runs were trained on are browsed.
         folder: A folder for videos while they are read.
         device: The device that computes.
     """
@@ -189,7 +189,7 @@ class Viewer:
         """Return the application.
 
         Raises:
-            MissingExtraError: The extra `view` is not installed.
+            MissingExtraError: If the extra `view` is not installed.
         """
         import_extra("starlette", "view")
         from starlette.applications import Starlette
@@ -213,7 +213,7 @@ class Viewer:
         )
 
     def home(self, request: Request) -> Response:
-        """Return the first page: a field for an own video, and the data sets."""
+        """Return the first page: a field for uploading a video, and the data sets."""
         shown = []
         for number, one in enumerate(self.sets):
             N = len(one.store.episodes)
@@ -223,7 +223,7 @@ class Viewer:
         return self._page("home", title=", ".join(names), runs=runs, sets=shown)
 
     def browse(self, request: Request) -> Response:
-        """Return the episodes of a data set that fit the query: `find`, `success`, `split`, `page`."""
+        """Return the page of a data set's episodes that match the query `find`, `success`, `split`, `page`."""
         number, query = request.path_params["set"], _query(request, FILTER)
         one = self._set(number)
         matching = one.matching(**query)
@@ -244,7 +244,7 @@ class Viewer:
         )
 
     def episode(self, request: Request) -> Response:
-        """Return an episode beside its curves; by default those of its own and of the strongest other instruction."""
+        """Return an episode with its curves, by default those of its instruction and of the strongest other one."""
         number, at, one = self._episode(request)
         store = one.store
         query, chosen = _query(request, FILTER), _query(request, ("instruction", "against", "camera"))
@@ -276,7 +276,7 @@ class Viewer:
         )
 
     def video(self, request: Request) -> Response:
-        """Return an uploaded video beside its curves under `instruction` and `against`."""
+        """Return an uploaded video with its curves under `instruction` and `against`."""
         clip = self._clips.get(request.path_params["key"], _forgotten)
         words = _query(request, ("instruction", "against"))
         return self._clip_page(
@@ -304,7 +304,7 @@ class Viewer:
         from starlette.concurrency import run_in_threadpool
         from starlette.responses import PlainTextResponse
 
-        # Pages of other sites cannot send this type without asking first, and are never allowed to.
+        # Browsers let pages of other sites send this type only after a preflight request, which is never granted.
         kind, name = request.headers.get("content-type"), request.query_params.get("name", "video")[-120:]
         require(kind == "application/octet-stream", "content type", kind, "application/octet-stream", "use the page")
         require(self.runs, name, "no run to score it with", "a run", "name one: counterpoint view RUN")
@@ -331,7 +331,7 @@ class Viewer:
         return self.sets[number]
 
     def _episode(self, request: Request) -> tuple[int, int, BrowsedSet]:
-        """Return the numbers of the data set and the episode that are asked for, and the data set."""
+        """Return the numbers of the requested data set and episode, and the data set."""
         number, at = request.path_params["set"], request.path_params["episode"]
         one = self._set(number)
         last = len(one.store.episodes) - 1
@@ -370,12 +370,12 @@ class Viewer:
         return clip, clip.bytes
 
     def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Seen]) -> Clip:
-        """Embed frames, and an episode's states, by every run, a chunk at a time; make images of some."""
+        """Embed frames, and an episode's states, by every run, one chunk at a time; make images of some frames."""
         shown = set(spread(len(steps), IMAGES).tolist())
         embeddings: dict[str, list[Array]] = {name: [] for name in self.runs}
         images: dict[int, bytes] = {}
         done = 0
-        with self._computing:  # one at a time: stores and encoders serve one thread
+        with self._computing:  # one at a time: stores and encoders are not thread-safe
             for seen in chunks:
                 frames = seen[""]
                 for name, model in self.runs.items():
@@ -386,7 +386,7 @@ class Viewer:
         return Clip(title, seconds.tolist(), steps.tolist(), length, images, joined)
 
     def _panels(self, clip: Clip, instruction: str, against: str, others: Sequence[str]) -> list[Panel]:
-        """Return charts of a run, reward and progress: the instruction, and `against` or the strongest of `others`."""
+        """Return charts of reward and progress by each run, for `instruction` and `against` or the strongest other."""
         if self.language:
             texts = check_instructions([instruction, *([against] if against else others)])
             require(instruction != against, "the contrary instruction", "the same", "another", "change a word")
@@ -416,7 +416,7 @@ class Viewer:
     def _clip_page(
         self, clip: Clip, instruction: str, against: str, rivals: Sequence[str], more: Sequence[Panel], **values: Any
     ) -> Response:
-        """Return the page of a video; an error in the given words is shown as a message above the video."""
+        """Return the page of a video; an error in the given texts is shown as a message above the video."""
         message, panels = "", list[Panel]()
         others = [text for text in rivals[:RIVALS] if text != instruction]
         try:
@@ -448,7 +448,7 @@ class Viewer:
         return HTMLResponse(render(f"view/{template}.html.j2", [TEMPLATES], **values), status, HEADERS)
 
     def _refuse(self, request: Request, error: Exception) -> Response:
-        """Return an error message: as a page, or as plain text where a script asked."""
+        """Return an error message as a page, or as plain text if a script sent the request."""
         from starlette.responses import PlainTextResponse
 
         message, status = getattr(error, "detail", None) or str(error), getattr(error, "status_code", 400)
@@ -458,7 +458,7 @@ class Viewer:
 
 
 def _is_run(path: Path) -> bool:
-    """Return whether a target is a run: a folder with a model in it, or a name that may be a Hub id."""
+    """Return True if a target is a run: a folder with a model, or a name that can be a Hub id."""
     return not path.exists() or (path / "config.json").is_file() or (path / "model").is_dir()
 
 

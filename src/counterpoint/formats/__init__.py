@@ -38,11 +38,11 @@ FORMATS = LazyTable(
     },
     "counterpoint.formats",
 )
-"""Name -> `counterpoint.formats.kinds.Format`, in the order in which they are tried."""
+"""Name -> `counterpoint.formats.kinds.Format`; formats are tried in this order."""
 
 
 def recognise(path: str | Path) -> Format:
-    """Return a data set's format, by its files.
+    """Return the format of a data set, recognised by its files.
 
     Raises:
         BadInputError: The path does not exist, or neither this library nor an installed package reads it.

@@ -41,7 +41,7 @@ def read_each(
 def read_alike(
     items: Iterable[Path], read: Callable[[Path], Result], on_bad_row: OnBadRow, *parts: str
 ) -> list[Result]:
-    """Return `read(item)` of each item; report also an item whose attributes `parts` differ from the first's."""
+    """Return `read(item)` of each item; also report items whose attributes `parts` differ from the first item's."""
     kept: list[tuple[Path, Result]] = []
 
     def alike(item: Path) -> Result:
@@ -59,7 +59,7 @@ def read_alike(
 
 
 def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> None:
-    """Raise a `BadInputError` unless the split is one of the data set's, or none is asked for."""
+    """Raise a `BadInputError` if a split is asked for that the data set does not have."""
     known, hint = list(names), "name one of these, or leave it out for all"
     expected = "one of {}" if known else "none: this data set has no splits"
     if split is not None:
@@ -88,7 +88,7 @@ def stack_images(images: Iterable[tuple[str | Path, Array]]) -> Array:
 def rows_of(source: Any, wanted: Array) -> Array:
     """Return rows, ascending without repeats, of an HDF5 data set or a zarr array."""
     first, last = int(wanted[0]), int(wanted[-1]) + 1
-    if last - first <= 2 * len(wanted):  # one range is read faster than rows
+    if last - first <= 2 * len(wanted):  # reading one range is faster than reading single rows
         values: Array = source[first:last][wanted - first]
     else:
         values = getattr(source, "oindex", source)[wanted]
@@ -103,7 +103,7 @@ class Reader(EpisodeStore):
         episodes: Length, instruction, frame rate and success of each episode.
         names: Name of each episode in errors.
         files: Files whose name, size and modification time enter the fingerprint.
-        identity: Further contents of the fingerprint, beside `episodes`.
+        identity: Further contents of the fingerprint, in addition to `episodes`.
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
         left_out: Parts of the data set that are not read, in words for `counterpoint data info`.
     """
@@ -121,7 +121,7 @@ class Reader(EpisodeStore):
         raise NotImplementedError
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return one of `VECTORS` that are recorded as [T, n] or [T] of any numeric type, or `None`."""
+        """Return one of `VECTORS` as recorded, [T, n] or [T] of any numeric type; `None` if it is not recorded."""
         return None
 
     @property
@@ -152,7 +152,7 @@ class Reader(EpisodeStore):
         return images if np.array_equal(wanted, steps) and len(steps) else images[rows]
 
     def _values(self, source: str, episode: int) -> Array | None:
-        if source == "features":  # computed, never recorded
+        if source == "features":  # features are computed, never recorded
             return None
         if source == "timestamps":
             return np.arange(self.episodes[episode].length) / self.episodes[episode].fps

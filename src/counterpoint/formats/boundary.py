@@ -39,20 +39,20 @@ DAMAGE = (
 )
 """Errors that parsers raise on damaged content; `SyntaxError` is Pillow's, `SystemError` h5py's."""
 LIBRARIES = {"h5py", "minari", "gymnasium", "numcodecs", "PIL", "zarr"}
-"""Packages whose own mistakes are damage too: they hand on what they read without looking at its kind."""
+"""Packages whose own exceptions count as damage too: they pass on what they read without checking its type."""
 MISTAKES = (AttributeError, TypeError, NameError, AssertionError)
-"""Errors of code, not of data, wherever they are not raised by one of `LIBRARIES`."""
+"""Exceptions that mean mistakes in code, not in data, unless one of `LIBRARIES` raises them."""
 
 MOST_PIXELS = 1 << 25
-"""Of one image: 8K video has 33 million."""
+"""Limit for one image: 8K video has 33 million pixels."""
 MOST_BYTES = 1 << 30
-"""Of one array, one file of text, one pickle, or one part of a file that is read at once."""
-_MOST_PACKED = 1040  # times that zlib makes zeros smaller
+"""Limit for one array, one text file, one pickle, or one part of a file that is read at once."""
+_MOST_PACKED = 1040  # zlib shrinks zeros by at most this factor
 
 
 @contextmanager
 def parsing(where: str | Path, expected: str, hint: str = "download or record it again") -> Iterator[None]:
-    """Turn the errors of `DAMAGE`, and mistakes that `LIBRARIES` make of damaged content, into a `BadInputError`."""
+    """Turn the errors of `DAMAGE`, and exceptions inside `LIBRARIES` on damaged content, into a `BadInputError`."""
     try:
         yield
     except (BadInputError, MissingExtraError):
@@ -111,7 +111,7 @@ def as_list(value: object) -> Sequence[Any]:
 
 
 def as_whole(value: object) -> int:
-    """Return a whole number, or the whole number that a text says; raise `ValueError` for anything else."""
+    """Return a whole number, also from a text that spells one; raise `ValueError` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | np.integer):
         raise ValueError(f"{value!r:.40} where a whole number should be")
     return int(value)
@@ -125,7 +125,7 @@ def as_number(value: object) -> float:
 
 
 def as_numbers(values: object) -> Array:
-    """Return an array of real numbers or truth values as it is; raise `ValueError` for an array of anything else."""
+    """Return an array of real numbers or booleans as it is; raise `ValueError` for an array of anything else."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{array.dtype} where numbers should be")
@@ -181,8 +181,8 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
 def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Image.Image:
     """Return a decoded image of at most `MOST_PIXELS` pixels, in its own mode.
 
-    Pillow does not look at the checksums of a PNG's pixels; they are verified here. A JPEG has no checksum: one that is
-    cut short or has a damaged header is refused, and most other damage shows as other pixels.
+    Pillow does not look at the checksums of a PNG's pixels; this function verifies them. A JPEG has no checksum: a file
+    that is cut short or has a damaged header is refused, but most other damage goes unnoticed and changes pixels.
 
     Raises:
         BadInputError: When the image is too large or damaged.
@@ -204,7 +204,7 @@ def decode_image(where: str | Path, content: bytes | memoryview, formats: Sequen
 
 
 def _check_png(content: bytes) -> None:
-    """Raise `ValueError` where a chunk fails its checksum."""
+    """Raise `ValueError` if a chunk fails its checksum."""
     place = 8
     while place < len(content):
         (length,) = struct.unpack_from(">I", content, place)

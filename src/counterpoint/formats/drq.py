@@ -1,4 +1,4 @@
-"""DrQ-v2's replay buffers: a folder of `TIME_NUMBER_LENGTH.npz`, an episode each; the format of Premier-TACO's data.
+"""DrQ-v2's replay buffers: a folder with one `TIME_NUMBER_LENGTH.npz` per episode; the format of Premier-TACO's data.
 
 A file holds L + 1 rows of each array; row 0 is the reset, with a dummy action::
 
@@ -25,7 +25,7 @@ from counterpoint.formats.boundary import MOST_BYTES, array_headers, load_arrays
 from counterpoint.formats.kinds import DRQ_NAME, drq_files
 from counterpoint.formats.lru import LRUCache
 
-_FPS = 20.0  # the files do not say
+_FPS = 20.0  # an assumption: the files record no rate
 _EXPECTED = "an .npz of a DrQ-v2 replay buffer"
 _HINT = "record the episode again, or remove the file"
 _ARRAYS = {"actions": "action", "rewards": "reward"}
@@ -36,8 +36,8 @@ class DrqReplayStore(Reader):
     """Episodes of a DrQ-v2 replay buffer: one camera, `camera`; actions and rewards, no state.
 
     The instruction is the folder's name in words: `walker_walk_replay` and `walker_walk` give "walker walk". The files
-    do not say the time between steps: 1/20 s is taken. Reading one image unpacks its whole episode; training many
-    times over is faster from a training store.
+    do not record the time between steps: 1/20 s is assumed. Reading one image unpacks its whole episode, so training is
+    many times faster from a training store.
 
     Args:
         path: The folder.
@@ -76,7 +76,7 @@ class DrqReplayStore(Reader):
 
 
 def _length(file: Path) -> int:
-    """Return the number of steps, from the arrays' headers alone, which must agree with the file's name."""
+    """Return the number of steps from the arrays' headers, which must agree with the file's name; no array is read."""
     with parsing(file, _EXPECTED, _HINT):
         shapes = array_headers(file)
         missing = sorted({"observation", "action", "reward"} - shapes.keys())

@@ -42,22 +42,22 @@ _HINT = "download or extract the frames again"
 class _Segment:
     video: str
     start: int
-    stop: int  # the last frame, itself included
+    stop: int  # the last frame, inclusive
 
 
 def epic_splits(path: Path) -> tuple[str, ...]:
-    """Return the splits whose annotations are there."""
+    """Return the splits whose annotation files exist."""
     return tuple(table.stem.removeprefix("EPIC_100_") for table in epic_tables(path))
 
 
 class EpicKitchensStore(Reader):
-    """Segments whose frames are there: one camera, `rgb`; neither actions nor state.
+    """Segments whose frames exist: one camera, `rgb`; neither actions nor state.
 
     Args:
         annotations_csv: EPIC_100_train.csv or another file with the same columns, or several files.
         frames_root: The folder of PXX folders.
-        video_info_csv: EPIC_100_video_info.csv; looked for beside the annotations by default.
-        strict: Raise where frames of a segment are missing, instead of leaving the segment out.
+        video_info_csv: EPIC_100_video_info.csv; by default searched for in the folder of the annotations.
+        strict: Raise if frames of a segment are missing, instead of leaving the segment out.
         on_bad_row: Called for each row that cannot be used and is left out; by default the first one raises.
 
     Attributes:
@@ -87,7 +87,7 @@ class EpicKitchensStore(Reader):
         def parse(row: Row) -> tuple[_Segment, EpisodeInfo] | None:
             segment, narration = _parse(row), row.text("narration")
             if segment.video not in self._videos:
-                self._videos[segment.video] = None  # stays where the next line raises
+                self._videos[segment.video] = None  # stays `None` if the next line raises
                 self._videos[segment.video] = _find_frames(self._root, segment.video)
             frames, length = self._videos[segment.video], segment.stop - segment.start + 1
             have = 0 if frames is None else frames.count(segment.start, segment.stop)
@@ -114,7 +114,7 @@ class EpicKitchensStore(Reader):
 
     @classmethod
     def of_folder(cls, path: Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> Self:
-        """Open the official layout: annotations and the PXX folders beside or below them."""
+        """Open the official layout: annotations with the PXX folders in the same folder or below."""
         require_split(path, split, epic_splits(path))
         tables = [table for table in epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
         return cls(tables, epic_frames(path) or path, on_bad_row=on_bad_row)
@@ -157,11 +157,11 @@ class _Frames:
         return int(right - left)
 
     def status(self, numbers: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield name, size and time of change of the files that hold these frames."""
+        """Yield name, size and modification time of the files that hold these frames."""
         names = [self.path.name] if self.ranges is not None else [_FRAME_NAME % number for number in numbers.tolist()]
         folder = self.path.parent if self.ranges is not None else self.path
         with parsing(folder, "readable files", _HINT):
-            # There are millions: names inside an open folder, as a path takes several times as long to look up.
+            # There are millions: look up names inside an open folder, since a path takes several times as long.
             descriptor = os.open(folder, os.O_RDONLY)
             try:
                 for name in names:

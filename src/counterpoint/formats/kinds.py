@@ -67,7 +67,7 @@ TRAINING_STORE = Format(
 
 
 def epic_tables(path: Path) -> list[Path]:
-    """Return the annotation files in the folder, or else in its parent folder; the test set has no narrations."""
+    """Return the annotation files in the folder, or if it has none, in its parent; the test set has no narrations."""
     for folder in (path, path.parent):
         tables = [folder / f"EPIC_100_{split}.csv" for split in ("train", "validation")]
         if any(table.is_file() for table in tables):
@@ -192,7 +192,7 @@ OGBENCH_ARRAYS = ("observations", "actions", "terminals")
 
 
 def is_ogbench(path: Path) -> bool:
-    """Return whether this file is one of OGBench's: an .npz with its three arrays."""
+    """Return whether this file is one of OGBench's: an .npz with OGBench's three arrays."""
     return path.suffix == ".npz" and {f"{name}.npy" for name in OGBENCH_ARRAYS} <= set(_members(path))
 
 
@@ -231,7 +231,7 @@ _DEPTHS = ("", "episodes", "*/episodes", "*/*/episodes")  # from the folder of e
 
 
 def rlbench_episodes(path: Path) -> Iterator[Path]:
-    """Yield the folders of episodes in a data set, a task, a variation or a folder of episodes."""
+    """Yield the folders of episodes in a data set, in one task, in one variation, or in a folder of episodes."""
     for depth in _DEPTHS if path.is_dir() else ():
         for numbers in path.glob(str(Path(depth) / "episode*" / RLBENCH_NUMBERS)):
             if RLBENCH_EPISODE.fullmatch(numbers.parent.name):
@@ -250,7 +250,7 @@ RLBENCH = Format(
 
 
 def shards(path: Path, split: str | None = None) -> list[Path]:
-    """Return the shards of a folder or of one of its splits, or the one named shard; empty if there are none."""
+    """Return the shards of a folder or of one of its splits, or the one shard that is named; empty without shards."""
     if path.is_file():
         return [path] if path.suffix == ".tar" else []
     splits = shard_splits(path)
@@ -259,7 +259,7 @@ def shards(path: Path, split: str | None = None) -> list[Path]:
 
 
 def shard_splits(path: Path) -> tuple[str, ...]:
-    """Return the splits, which are the folders of shards; empty if shards lie beside these folders."""
+    """Return the splits, which are the folders of shards; empty if the folder itself holds shards."""
     if not path.is_dir() or next(path.glob("*.tar"), None):
         return ()
     return tuple(sorted({shard.parent.name for shard in path.glob("*/*.tar")}))

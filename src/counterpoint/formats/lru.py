@@ -12,10 +12,10 @@ Value = TypeVar("Value")
 
 
 class LRUCache(Generic[Value]):
-    """A cache of results by key; when all together exceed `limit` bytes, the longest unused are dropped.
+    """A cache of results by key; when they exceed `limit` bytes in total, the least recently used are dropped.
 
     Attributes:
-        limit: Bytes that may be kept; a single larger result is kept alone.
+        limit: Maximum number of bytes kept; a single result that is larger is kept by itself.
         bytes: Bytes kept now.
     """
 

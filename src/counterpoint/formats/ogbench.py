@@ -1,4 +1,4 @@
-"""OGBench's data sets of states (Park et al., ICLR 2025): `NAME.npz`, and beside it `NAME-val.npz`.
+"""OGBench's data sets of states (Park et al., ICLR 2025): `NAME.npz`, and next to it `NAME-val.npz`.
 
 The rows of all episodes follow one another; a row is a state and the action taken in it::
 
@@ -7,8 +7,8 @@ The rows of all episodes follow one another; a row is a state and the action tak
     terminals      [N]       bool, true in the last row of each episode
     qpos, qvel     [N, _]    the simulator's state (not read)
 
-The state after the last row's action was not recorded: an episode of T + 1 rows has T transitions. There
-are no rewards, and no goals were commanded: a goal is a whole observation.
+The state after the last row's action was not recorded, so an episode of T + 1 rows has T transitions. There are no
+rewards and no commanded goals: a goal is a whole observation.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, 
 from counterpoint.formats.boundary import array_headers, load_arrays, parsing
 from counterpoint.formats.kinds import OGBENCH_ARRAYS
 
-_FPS = 10.0  # the files do not say; OGBench's mazes have ten steps a second
+_FPS = 10.0  # the files record no rate; OGBench's mazes have ten steps a second
 _LARGEST = 2 << 30  # bytes of a file's three arrays; a humanoid's 4 million states and actions have 1.5 GB
 _EXPECTED = "an .npz of OGBench"
 _HINT = "download it again"
-_SLACK = 1e-5  # by which an action may leave the box: rounding
+_SLACK = 1e-5  # rounding may move an action out of the box by this much
 
 
 def ogbench_files(path: Path) -> dict[str, Path]:
-    """Return the files of a data set by split: `train`, and `val` where it lies beside it."""
+    """Return the files of a data set by split: `train`, and `val` if that file exists."""
     val = path.with_name(f"{path.stem}-val.npz")
     return {"train": path} | ({"val": val} if val.is_file() else {})
 

@@ -1,7 +1,8 @@
 """Data sets at a URL that fsspec reads, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
 
-A URL is mirrored by a folder below the user's cache: metadata and tables are copied, any other file is a hole of its
-length, whose bytes are read by ranges from where they are. `opened` and `read_ranges` do so, and read local files, too.
+A URL is mirrored by a folder in the user's cache. Metadata and tables are copied; any other file is an empty (sparse)
+file of the same length, whose bytes are read from the URL by ranges. `opened` and `read_ranges` do so; they read local
+files, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from counterpoint.errors import BadInputError, MissingExtraError, import_extra, 
 from counterpoint.files import cache_root, write_atomically
 from counterpoint.formats.boundary import parsing, read_bytes, require_size
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object makes one slash of two
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object turns two slashes into one
 _COPIED = (".json", ".jsonl", ".csv")
 _ABOUT = ".remote.json"
 _EXTRAS = {"s3": "remote", "s3a": "remote"}
@@ -53,7 +54,7 @@ def url_of(path: str | Path) -> str | None:
 
 
 def absolute(path: str | Path) -> str:
-    """Return a path that means the same in every folder: the URL, or the whole path."""
+    """Return a path that means the same in every working directory: the URL, or the absolute path."""
     return url_of(path) or str(Path(path).resolve())
 
 
@@ -73,7 +74,7 @@ def located(path: str | Path) -> Path:
 
 
 def is_remote(path: str | Path) -> bool:
-    """Return whether a path of this machine stands for a remote file or folder."""
+    """Return whether a path of this machine is the mirror of a remote file or folder."""
     return _remote(path) is not None
 
 
@@ -84,10 +85,10 @@ def opened(source: str | Path | Part, block: int = 1 << 18) -> str | Stream:
 
 
 def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the bytes of each (offset, size) of a file; the ranges of a remote file are fetched side by side.
+    """Return the bytes of each (offset, size) of a file; the ranges of a remote file are fetched in parallel.
 
     Raises:
-        BadInputError: When the file cannot be read, or is shorter.
+        BadInputError: When the file cannot be read, or is too short.
     """
     url = _remote(path)
     require_size(path, sum(size for _, size in ranges))
@@ -118,7 +119,7 @@ def read_whole(path: Path) -> bytes:
 
 
 class Stream(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is untyped
-    """A file or a part of one, read by ranges; the blocks read last are kept.
+    """A file or a part of a file, read by ranges; the blocks read last are kept.
 
     Args:
         source: A file of a mirror, or a part of any file.
@@ -144,7 +145,7 @@ def _mirrored(url: str, root: Path) -> Path:
     hint = "check the address: a data set is a folder"
     require(found, url, "nothing there", "the files of a data set", hint)
     alone = set(found) == {place}
-    # A name that errors about files in it can be understood by.
+    # The name helps to understand errors about files in the folder.
     name = f"{re.sub('[^A-Za-z0-9]+', '-', url)[:60]}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
     folder = (root / "remote" / name).resolve()
     files = {place.rpartition("/")[2] if alone else key.removeprefix(f"{place}/"): one for key, one in found.items()}
@@ -163,7 +164,7 @@ def _mirrored(url: str, root: Path) -> Path:
 
 
 def _mirror_file(system: Any, url: str, folder: Path, key: str, entry: dict[str, Any]) -> None:
-    """Copy a small file, or make a hole of a large one; its time of change stands for the version."""
+    """Copy a small file, or make an empty file of a large one's length; the modification time encodes the version."""
     where, parts = f"{url}/{key}", PurePosixPath(key).parts
     plain = bool(parts) and ".." not in parts and not key.startswith("/") and key != _ABOUT
     require(plain, where, "a name that leaves the folder", "a path inside it", "do not use this data set")
@@ -184,7 +185,7 @@ def _mirror_file(system: Any, url: str, folder: Path, key: str, entry: dict[str,
 
 
 def _remote(path: str | Path) -> str | None:
-    """Return the URL of a file of a mirror; `None` for any other."""
+    """Return the URL of a file in a mirror; `None` for any other file."""
     root = _mirrors(cache_root())
     if not str(path).startswith(root):
         return None
@@ -203,7 +204,7 @@ def _url_behind(folder: str) -> str:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, this process's own, and the path there."""
+    """Return the file system of a URL (one per process) and the path in it."""
     system, place = import_extra("fsspec.core", "remote").url_to_fs(url)
     return system, place.rstrip("/")
 
@@ -222,7 +223,7 @@ def _reaching(url: str) -> Iterator[None]:
         if protocol in _EXTRAS:
             raise MissingExtraError("s3fs", _EXTRAS[protocol]) from error
         raise BadInputError(url, str(error), "an installed file system of fsspec", "install it") from error
-    except Exception as error:  # each file system has its own
+    except Exception as error:  # each file system has its own exceptions
         found = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:160]}"
         hint = "check the address, the network and the credentials"
         raise BadInputError(url, found, "a data set that can be reached", hint) from error

@@ -23,7 +23,7 @@ class Row:
     """A row of a table; its methods read a field, or raise an error that names the field."""
 
     path: Path
-    number: int  # its line in the file, from 1
+    number: int  # the row's line in the file, from 1
     fields: Mapping[str, object]  # text in a CSV, any JSON value in JSON lines
 
     @property
@@ -105,7 +105,7 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRo
         for values in reader:
             if len(values) == len(header):
                 yield Row(path, reader.line_num, dict(zip(header, values, strict=True)))
-            elif values:  # an empty line is no row
+            elif values:  # an empty line is not a row
                 where, hint = f"{path}, row {reader.line_num}", "put text with commas in double quotes"
                 on_bad_row(BadInputError(where, f"{len(values)} fields", f"{len(header)}, as in the header", hint))
     except csv.Error as error:

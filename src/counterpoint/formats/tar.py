@@ -29,7 +29,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int]]:
         with tarfile.open(str(path), "r:", fileobj=source if isinstance(source, Stream) else None) as tar:
             archive: Any = tar
             while (member := archive.next()) is not None:
-                archive.members.clear()  # it would keep them all
+                archive.members.clear()  # `tarfile` would keep all members in memory
                 if member.isreg():
                     ends = member.offset_data + member.size
                     require(0 <= member.size <= ends <= size, path, f"{size} bytes", f"at least {ends}", HINT)
@@ -38,7 +38,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _check_end(path: Path, file: Any, offset: int) -> None:
-    """Require zeros from the end of the last member on: `tarfile` ends, silently, at a damaged header, too."""
+    """Require zeros after the last member: `tarfile` also ends, without an error, at a damaged header."""
     file.seek(offset)
     found = file.read(tarfile.BLOCKSIZE)
     require(len(found) == tarfile.BLOCKSIZE, path, f"an end at byte {offset}", "a mark of the archive's end", HINT)
@@ -48,7 +48,7 @@ def _check_end(path: Path, file: Any, offset: int) -> None:
 
 
 def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any], bool] = lambda index: True) -> Any:
-    """Return an index of a file that was made before, or make it: a value that JSON can hold.
+    """Return an index of a file, made before or made now: a value that JSON can hold.
 
     Args:
         path: The file; a file that has changed is indexed anew.

@@ -1,8 +1,8 @@
 """Video files: probe, read exactly by frame number, encode and join.
 
-A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the first
-frame alone, and notes every presentation time and keyframe; after that a frame costs one seek to the keyframe before
-it and the frames between. Encoding sets a keyframe every second frame, which makes random access cheap.
+A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes only the first
+frame, and notes every presentation time and keyframe. After that, reading a frame costs one seek to the keyframe before
+it and decoding from there. Encoding sets a keyframe every second frame, which makes random access cheap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from counterpoint.formats.boundary import MOST_PIXELS, parsing
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.remote import Part, opened
 
-# Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 used none.
+# Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 uses none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
@@ -44,7 +44,7 @@ class VideoInfo:
         fps: Frames a second; the mean where it varies.
         height: Pixels, as shown.
         width: Pixels, as shown.
-        variable: True where a frame is shown more than half an interval before or after its turn at a constant rate.
+        variable: True if some frame is shown more than half an interval off its time at a constant rate.
     """
 
     frames: int
@@ -76,7 +76,7 @@ def frame_times(path: Media) -> NDArray[np.float64]:
 
 
 def has_uneven_rate(path: str | Path) -> bool:
-    """Return whether more than one interval in twenty differs from the median by more than half of it."""
+    """Return whether over 5 % of the intervals differ from the median interval by more than half of the median."""
     steps = np.diff(frame_times(path)[:-1])
     return len(steps) > 0 and bool((np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05)
 
@@ -89,10 +89,10 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
         indices: N frame numbers in any order; repeats are allowed.
 
     Returns:
-        uint8 [N, H, W, 3], RGB, turned and mirrored as the file says.
+        uint8 [N, H, W, 3], RGB, rotated and mirrored as the file says.
 
     Raises:
-        BadInputError: When the file is missing or damaged, or a number is outside it.
+        BadInputError: When the file is missing or damaged, or a number is not that of a frame.
     """
     key = _file_key(path)
     info = _index(key).info
@@ -101,8 +101,8 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
         found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
         raise BadInputError(str(path), found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
-    own = key, threading.get_ident()  # each thread has its place in a file
-    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when its last user lets go
+    own = key, threading.get_ident()  # each thread has its own position in a file
+    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when its last user releases it
     try:
         decoder.read(wanted.tolist(), images)
     except BaseException:
@@ -139,7 +139,7 @@ _FileKey = tuple[str | Part, int, int]
 
 
 def _file_key(path: Media) -> _FileKey:
-    """Return path, size and time of change, so that a rewritten file has another key."""
+    """Return path, size and modification time, so that a rewritten file has another key."""
     try:
         status = (path.path if isinstance(path, Part) else Path(path)).stat()
     except OSError as error:
@@ -167,10 +167,10 @@ class _Index:
     seconds: NDArray[np.float64]  # presentation time of each frame and the end, from the first frame
     keyframes: NDArray[np.int64]  # frame number of each keyframe
     key_times: NDArray[np.int64]  # decoding time of each keyframe, the target of a seek
-    orientation: tuple[int, int, int]  # from stored to shown: see `_orientation`
+    orientation: tuple[int, int, int]  # from the stored to the shown image: see `_orientation`
 
 
-# A title that is not UTF-8 must not make a video unreadable; av 19 reads any, and dropped the option.
+# A title that is not UTF-8 must not make a video unreadable; av 19 reads any title, and dropped the option.
 _TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
@@ -222,7 +222,7 @@ def _limited(path: str | Part, stream: Any) -> Any:
 
 
 _Packet = tuple[int, int, int, bool]
-"""Presentation and decoding time, duration, whether it is a keyframe."""
+"""Presentation time, decoding time, duration, and whether it is a keyframe."""
 
 
 def _packet(path: str | Part, packet: Any) -> _Packet:
@@ -232,11 +232,11 @@ def _packet(path: str | Part, packet: Any) -> _Packet:
 
 
 def _entries(stream: Any) -> list[_Packet]:
-    """Return a stream's packets from the container's index, so that they need not all be read; empty without an index.
+    """Return a stream's packets from the container's index, without reading them all; empty if there is no index.
 
-    The index has decoding times; these equal presentation times where no frame waits for a later one.
+    The index has decoding times; these equal presentation times if frames are shown in the order of decoding.
     """
-    index = getattr(stream, "index_entries", ())  # which av 15 and 16 do not tell
+    index = getattr(stream, "index_entries", ())  # not available in av 15 and 16
     entries = [(entry.timestamp, entry.is_keyframe) for entry in index if not entry.is_discard]
     if stream.codec_context.has_b_frames or not entries or len(entries) != stream.frames:
         return []
@@ -268,7 +268,7 @@ class _Decoder:
                     if not self.index.keyframes[key] <= self._next <= number:
                         self._seek(int(self.index.key_times[key]))
                 frame = self._forward_to(number)
-                if frame is None:  # some containers' seek overshoots: start from the beginning
+                if frame is None:  # in some containers a seek overshoots: start from the beginning
                     self._seek(int(self.index.key_times[0]))
                     frame = self._forward_to(number)
                 if frame is None or frame.is_corrupt:
@@ -302,8 +302,8 @@ decoders: LRUCache[_Decoder] = LRUCache(limit=16)
 Codec = Literal["libx264", "libsvtav1"]
 
 # Without B-frames the order of packets is the order of frames, so that remuxed parts join without a gap.
-# A fixed quantiser: libx264's rate control may choose another one for the same frames in another process, and an
-# interrupted recording must end in the same pixels as an uninterrupted one.
+# The quantiser is fixed, because libx264's rate control may choose another one for the same frames in another process,
+# and an interrupted recording must end in the same pixels as an uninterrupted one.
 _OPTIONS: dict[str, dict[str, str]] = {"libx264": {"qp": "18", "bf": "0"}, "libsvtav1": {"crf": "30"}}
 _SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller frames.
 
@@ -329,7 +329,7 @@ def encode_video(
     shape: tuple[int, ...] | None = None
     with _written_whole(path) as part, av.open(str(part), "w") as container:
         stream = container.add_stream(codec, rate=_rate(fps), options={**_OPTIONS[codec], "g": str(gop)})
-        stream.codec_context.thread_count = 1  # the same frames give the same bytes, whatever the machine
+        stream.codec_context.thread_count = 1  # the same frames give the same bytes on every machine
         for number, frame in enumerate(frames):
             if shape is None:
                 shape, least = frame.shape, _SMALLEST_AV1 if codec == "libsvtav1" else 1
@@ -375,12 +375,12 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
 
 
 def cut_out(path: Path, first: int, count: int, out: Path) -> None:
-    """Write one of the parts that `remux` joined as a file of its own again, without encoding it anew.
+    """Write one of the parts that `remux` joined as a separate file again, without encoding it anew.
 
     Args:
         path: The joined file.
         first: Number of the part's first frame, a keyframe.
-        count: The part's number of frames.
+        count: Number of frames of the part.
         out: The file to write.
     """
     with reading(path), _written_whole(out) as whole, av.open(str(path)) as source, av.open(str(whole), "w") as target:

@@ -1,4 +1,4 @@
-"""A folder of videos and a manifest with the instruction of each video: the simplest way to bring own data.
+"""A folder of videos and a manifest with the instruction of each video: the simplest format for your own data.
 
 `manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`;
 `start` and `end`, in seconds, are added where an episode is only a part of its video.
@@ -76,7 +76,7 @@ def _parse(row: Row, folder: Path) -> tuple[EpisodeInfo, Path, int]:
     except BadInputError as error:
         raise BadInputError(f"{row.where}, {video}", error.found, error.expected, error.hint) from error
     start, end = row.seconds("start") or 0.0, row.seconds("end")
-    # Times are written with few decimals: a frame within a thousandth of its interval before `start` belongs.
+    # Times are written with few decimals: a frame up to a thousandth of its interval before `start` is included.
     slack = 1e-3 / fps
     first = int(np.searchsorted(times[:-1], start - slack))
     stop = len(times) - 1 if end is None else int(np.searchsorted(times[:-1], end - slack))
@@ -96,7 +96,7 @@ def _inside(folder: Path, row: Row) -> Path:
         plain = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
         video = (folder / name).resolve()
         inside, there = plain and video.is_relative_to(folder), video.is_file()
-    except (OSError, ValueError, RuntimeError):  # no path at all: too long, a null byte, a loop of links
+    except (OSError, ValueError, RuntimeError):  # not a valid path: too long, a null byte, a loop of links
         raise row.error("video", name, "a path") from None
     hint = "copy the video into the folder and name it relative to the manifest, or remove this row"
     require(inside, row.where, f"video = {name!r}, which leaves the folder", f"a path inside {folder}", hint)

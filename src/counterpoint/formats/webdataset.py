@@ -1,7 +1,7 @@
 """WebDataset shards: tars in which all members with the same name form one sample, here one episode.
 
 `NAME-000000.tar` and so on lie in one folder, or in one folder per split. The name of a member up to the first dot is
-its sample's key, the rest says what it is:
+its sample's key, and the rest gives its type:
 
     KEY.mp4, KEY.CAMERA.mp4             a video (.mp4, .mkv, .webm, .mov, .avi), of one of several cameras
     KEY.jpg, KEY.000000.jpg             images (.jpg, .jpeg, .png), frame by frame in the order of their numbers
@@ -10,8 +10,8 @@ its sample's key, the rest says what it is:
     KEY.txt, KEY.cls                    the instruction, where there is no KEY.json with one
     KEY.actions.npy, KEY.state.npy      one row per frame; environment_state.npy and rewards.npy too
 
-A shard's headers, texts and the lengths of its videos are read once and kept in the user's cache folder; pixels are
-read by the range of bytes they have in their shard.
+The headers, the texts and the lengths of the videos of a shard are read once and kept in the user's cache folder;
+pixels are read by their byte range in the shard.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from counterpoint.formats.video import probe_video, read_frames
 
 _VIDEOS, _IMAGES, _TEXTS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png"), ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
-_FPS = 10.0  # of images, where no KEY.json says another
-_TEXT = 1 << 20  # bytes a text may have
-_TOGETHER = 8  # shards that are indexed side by side
+_FPS = 10.0  # frames a second of images, unless KEY.json has another rate
+_TEXT = 1 << 20  # maximum size of a text, in bytes
+_TOGETHER = 8  # shards that are indexed in parallel
 _HINT = "write the shard again; a sample is KEY.mp4 or KEY.000000.jpg ... with KEY.json, KEY.txt or KEY.cls"
 _INDEX = "webdataset-1"
 
@@ -54,7 +54,7 @@ class _Sample:
 
     shard: Path
     key: str
-    cameras: dict[str, list[Place]]  # one place for a video, one a frame for images
+    cameras: dict[str, list[Place]]  # one place for a video, one per frame for images
     video: bool
     arrays: dict[str, Place]
     info: EpisodeInfo
@@ -81,7 +81,7 @@ class WebDatasetStore(Reader):
         require_split(path, split, shard_splits(Path(path)))
         self.files = shards(Path(path), split)
         require(self.files, path, "no shards", "NAME-000000.tar and so on", "check the path")
-        with ThreadPoolExecutor(_TOGETHER) as pool:  # remote shards answer late
+        with ThreadPoolExecutor(_TOGETHER) as pool:  # remote shards answer slowly
             index = partial(indexed, kind=_INDEX, keep=_is_sound)
             indexes = {file: pool.submit(index, file, make=partial(_index, file)) for file in self.files}
             opened = list(read_each(self.files, lambda file: indexes[file].result(), on_bad_row))
@@ -127,7 +127,7 @@ def _part(shard: Path, key: str, place: Sequence[int]) -> Part:
 
 
 def _index(shard: Path) -> list[dict[str, Any]]:
-    """Return every sample of a shard: its members' places, its texts, and length and rate of its video."""
+    """Return every sample of a shard: the places of its members, its texts, and the length and rate of its video."""
     samples: dict[str, dict[str, Any]] = {}
     for name, *place in members(shard):
         folder, _, base = name.rpartition("/")

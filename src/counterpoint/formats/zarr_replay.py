@@ -2,7 +2,7 @@
 
 ::
 
-    meta/episode_ends      [E]: the step after each episode's last
+    meta/episode_ends      [E]: the step after the last step of each episode
     data/img, camera_0     images [N, H, W, 3] or [N, 3, H, W], uint8, or float in [0, 255]
     data/action            [N, A]
     data/state, agent_pos, robot_eef_pose, robot0_eef_pos, ...     [N, S]
@@ -29,12 +29,12 @@ from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, 
 from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
 from counterpoint.formats.kinds import ZARR_ENDS
 
-_FPS = 10.0  # Push-T's; only recordings of a real robot have timestamps
+_FPS = 10.0  # Push-T's rate; only recordings of a real robot have timestamps
 _EXPECTED = "a zarr replay buffer of Diffusion Policy"
 _HINT = "download or record it again"
 _STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
 _CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
-_MOST_CHUNKS = 10**8  # more are taken for damage
+_MOST_CHUNKS = 10**8  # more chunks are treated as damage
 
 
 class ZarrReplayStore(Reader):
@@ -42,12 +42,13 @@ class ZarrReplayStore(Reader):
 
     - Cameras are the arrays of colour images. Images of floats are rounded and must be in [0, 255], as in Diffusion
       Policy; floats in [0, 1] are refused.
-    - The state is `state` or `agent_pos`, else the robot's pose, gripper and joints in the alphabetical order of their
-      names.
-    - The frame rate is that of `timestamp` where there is one; otherwise Push-T's, 10 frames a second, is assumed.
-    - The data have no words. The attribute `instruction` of the group (`.zattrs`) is taken where there is one.
+    - The state is `state` or `agent_pos`, or else the robot's pose, gripper and joints in the alphabetical order of
+      their names.
+    - The frame rate is that of `timestamp` if the buffer has it; otherwise Push-T's rate, 10 frames a second, is
+      assumed.
+    - The data have no text. The attribute `instruction` of the group (`.zattrs`) is used if it exists.
 
-    Zarr takes a chunk that is missing for zeros; here a missing chunk is refused.
+    Zarr reads a missing chunk as zeros; this reader refuses a missing chunk.
 
     Args:
         path: The folder or the `.zarr.zip` file.
@@ -114,7 +115,7 @@ class ZarrReplayStore(Reader):
         return np.ascontiguousarray(images)
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions or state as the buffer has them; it has no rewards."""
+        """Return actions or state as the buffer has them; the buffer has no rewards."""
         parts = [self._steps(self._spans[episode], part) for part in self._parts.get(name, ())]
         return np.concatenate(parts, axis=1) if parts else None
 
@@ -160,7 +161,7 @@ class ZarrReplayStore(Reader):
             return rows_of(self._array(f"data/{name}"), wanted)
 
     def _array(self, name: str) -> Any:
-        """Return an array that holds numbers; a codec could run code that comes with the data."""
+        """Return an array of numbers; refuse other arrays, because a codec could run code that comes with the data."""
         group = self._open()
         with parsing(f"{self.path}, {name}", _EXPECTED, _HINT):
             array = group[name]

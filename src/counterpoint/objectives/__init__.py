@@ -1,7 +1,7 @@
 """Training criteria, one file per paper: pure functions on raw embeddings, and the objectives built on them.
 
-The functions serve in any training loop; they raise `BadInputError` for shapes that do not pair up. `OBJECTIVES` names
-the objectives that a recipe can train.
+The functions can be used in any training loop; they raise `BadInputError` if tensor shapes do not match. `OBJECTIVES`
+lists the objectives that a recipe can train.
 """
 
 from __future__ import annotations
@@ -103,16 +103,16 @@ OBJECTIVES = LazyTable(
     },
     "counterpoint.objectives",
 )
-"""Name in a recipe -> class; `OBJECTIVES[name] = MyObjective` adds one in the running program."""
+"""Name in a recipe -> class; `OBJECTIVES[name] = MyObjective` registers an objective in the running program."""
 
 Kind = TypeVar("Kind", bound=Objective)
 
 
 def objective_class(name: object, kind: type[Kind], where: str = "objective") -> type[Kind]:
-    """Import the objective of a name; `kind` is the base class that it must have.
+    """Import the objective with this name; `kind` is the base class that it must have.
 
     Raises:
-        BadInputError: An unknown name, or an objective of another kind.
+        BadInputError: If the name is unknown, or the objective is not a subclass of `kind`.
     """
     found = f"objective.name = {name!r}"
     entry = OBJECTIVES.find(name, where, found)

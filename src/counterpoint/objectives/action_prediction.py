@@ -2,9 +2,9 @@
 
     error = sum m (ahat - a)^2 / sum m
 
-m is 1 on an action's own dimensions and 0 on the zeros that pad it, where tasks' action spaces have different sizes.
-The mean is over all own dimensions of the batch, so that a task with many dimensions weighs more; with one action space
-it is the mean squared error.
+If tasks' action spaces have different sizes, actions are padded with zeros: m is 1 on an action's real dimensions and 0
+on the padding. The mean is over all real dimensions of the batch, so that a task with many dimensions weighs more. If
+all tasks share one action space, the error is the mean squared error.
 
     inverse dynamics    ahat = f(phi(o_t), phi(o_{t+k})), k = 1
     cloning             ahat = pi(phi(o_t))
@@ -13,10 +13,10 @@ Inverse dynamics is the baseline of section 4 of Premier-TACO ("Inverse Dynamics
 1e-4 in Appendix C). The paper does not describe f: here it is a two-layer MLP with a linear output, like its other
 heads. With k > 1 the first of the k actions is predicted.
 
-Cloning is the paper's policy pretraining where offline reinforcement learning does not do well (LIBERO: section 4,
-"Policy Pretraining"); the encoder is kept, and the policy's layers are dropped. The paper does not say whether the
-policy gets its task: here its input is the observation alone, and `tasks` adds a learned embedding of the task's
-number.
+The paper uses cloning to pretrain policies where offline reinforcement learning does not do well (LIBERO: section 4,
+"Policy Pretraining"); the encoder is kept, and the policy's layers are dropped. The paper does not say whether the task
+is an input of the policy. Here the input is only the observation; the setting `tasks` adds a learned embedding of the
+task's number.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def action_error(
     mask: Bool[Tensor, "B A"],
     scored: Bool[Tensor, "B ..."] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the mean squared error over own dimensions; 0 if there are none.
+    """Return the mean squared error over the actions' real (unpadded) dimensions; 0 if there are none.
 
     Args:
-        predicted: Actions, in the units of `actions`.
+        predicted: Predicted actions, in the units of `actions`.
         actions: The data's actions.
-        mask: True at a row's own dimensions.
-        scored: True at actions that count; all by default.
+        mask: True at a row's real dimensions, False at padding.
+        scored: True at actions that count; by default all actions count.
     """
     return _mean(_difference(predicted, actions).square(), _counted(actions, mask, scored))
 
@@ -56,9 +56,9 @@ def action_error(
 def absolute_action_error(
     predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Return mean absolute errors over own dimensions, of the prediction and of the batch's mean action; for metrics.
+    """Return the mean absolute errors of the prediction and of the batch's mean action, over unpadded dimensions.
 
-    Takes the arguments of `action_error`.
+    Used for metrics. Takes the arguments of `action_error`.
     """
     counted = _counted(actions, mask, None)
     errors = _difference(predicted, actions).abs(), (_mean_action(actions, counted) - actions).abs()
@@ -69,7 +69,7 @@ def absolute_action_error(
 def constant_action_error(
     actions: Float[Tensor, "B *steps A"], *, mask: Bool[Tensor, "B A"], scored: Bool[Tensor, "B ..."] | None = None
 ) -> Float[Tensor, ""]:
-    """Return `action_error` of the batch's mean action, the best prediction that ignores its input."""
+    """Return `action_error` of the batch's mean action, the best prediction that does not depend on the observation."""
     mean = _mean_action(actions, _counted(actions, mask, scored))
     return action_error(mean.expand_as(actions), actions, mask=mask, scored=scored)
 
@@ -101,10 +101,10 @@ def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:
 
 
 class ActionPrediction(StepObjective):
-    """Base of objectives whose features `predicted` [B, A] are compared with the batch's first action."""
+    """Base class of objectives that compare their features `predicted` [B, A] with the batch's first action."""
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return `action_error`; the metrics also have the error of the batch's mean action."""
+        """Return `action_error`; the metrics include the error of the batch's mean action."""
         actions, mask = batch["actions"][:, 0], batch["action_mask"]
         loss = action_error(features.rows["predicted"], actions, mask=mask)
         return LossOutput(
@@ -116,8 +116,8 @@ class InverseDynamicsConfig(StepConfig):
     """Settings of inverse dynamics.
 
     Attributes:
-        horizon: k, steps between the two observations.
-        hidden: Width of f's hidden layer.
+        horizon: Number of steps between the two observations (k).
+        hidden: Width of the hidden layer.
     """
 
     horizon: PositiveInt = 1
@@ -131,7 +131,7 @@ class InverseDynamics(ActionPrediction):
     config: InverseDynamicsConfig
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         self.inverse = perceptron(2 * D, self.config.hidden, self.action_dim).apply(drq_weights)
 
     def sampling(self) -> Spec:
@@ -146,7 +146,7 @@ class InverseDynamics(ActionPrediction):
 
 
 class MultitaskCloningConfig(StepConfig):
-    """Settings of multi-task cloning. The paper's other pretraining of policies has batches of 1024.
+    """Settings of multi-task cloning. The paper's other policy pretraining (TD3 + BC) uses batches of 1024.
 
     Attributes:
         hidden: Width of the policy's hidden layer.
@@ -166,7 +166,7 @@ class MultitaskCloning(ActionPrediction):
     config: MultitaskCloningConfig
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         tasks, width = self.config.tasks, self.config.task_dim
         self.task = nn.Embedding(tasks, width) if tasks else None
         policy = perceptron(D + (width if tasks else 0), self.config.hidden, self.action_dim)

@@ -9,29 +9,29 @@
     L_BB    = mean over the frames t strictly inside [n(i), n(j)] of ||v_t - mu_t||^2 / (2 var_t)  (Eq. 4)
     L_AcTOL = L_VLO + lambda L_BB                                                               (Eq. 5)
 
-Both losses compare frames of one video; no instruction is contrasted with another.
+Both losses compare frames of one video; instructions are not contrasted with each other.
 
 Symbols: v_i -> `frames[:, i]` (raw; L_BB does not normalise them); l -> `text`; n(i) -> `times`; T frames are sampled
 from a clip; lambda -> `bridge_weight`; S -> `frame_similarity`.
 
 Where the sources differ:
   - Temperature: "the default of CLIP" in the paper, 0.01 in the authors' code. We follow the code.
-  - N(i, j) is strict in Appendix A.1, ">=" in section 4.1 and in the proof itself. We follow ">=", with j in it.
+  - N(i, j) has ">" in Appendix A.1, ">=" in section 4.1 and in the proof. We follow ">=", so that N(i, j) contains j.
   - Variance: section 4.2's form holds for t counted from n(i); we follow Eq. 30. Eq. 4's mean includes the ends, where
     it is 0/0; here, as in the authors' code, the mean is over the frames inside.
-  - Bridge: the paper trains log(1 + 2 var_t) in the place of 2 var_t (Appendix B) with lambda = 100, as does the
-    authors' first release; their later code has 0.1 / (2 var). We follow the paper; `bridge` names the others.
+  - Bridge: the paper uses log(1 + 2 var_t) in place of 2 var_t (Appendix B) with lambda = 100, as does the authors'
+    first release; their later code has 0.1 / (2 var). We follow the paper; the setting `bridge` selects other forms.
   - The authors' function documents times (N,) but receives (N, 1), which compares every frame with every mean:
     1 / (M D) sum_t sum_j ||v_j - mu_t||^2 / (2 var_t), M frames inside. With mu the average of the mu_t weighted by
-    1 / (2 var_t), that is sum_j ||v_j - mu||^2 times a constant, plus a term of the two ends alone: its minimum has
-    all frames inside at one point. The forms that end in `_as_trained` compute it.
+    1 / (2 var_t), that is sum_j ||v_j - mu||^2 times a constant, plus a term that depends only on the two ends. At the
+    minimum all frames inside coincide. The forms that end in `_as_trained` compute this loss.
   - Interval: "any sampled interval" in the paper, first to last sampled frame in the code. With `interval="random"`
     each clip has a random sub-interval of its frames.
-  - The authors drop clips shorter than T, and so does the paper's recipe (`data.min_length`); where they are kept, they
-    are padded, and both losses ignore the padding.
-  - An epoch of the authors' is one clip of each distinct sentence, which the paper does not say: `unique_instructions`.
-  - L_VLO is even in S, so it does not depend on the direction of time. In the paper CLIP's weights provide the
-    direction; `DirectedAcTOL`, which is ours, serves encoders that are trained from scratch.
+  - The authors drop clips shorter than T, and so does the paper's recipe (`data.min_length`). If short clips are kept,
+    they are padded, and both losses ignore the padding.
+  - In the authors' code an epoch is one clip of each distinct sentence (`unique_instructions`); the paper omits this.
+  - L_VLO does not change if the sign of S changes, so it does not depend on the direction of time. In the paper CLIP's
+    weights provide the direction; `DirectedAcTOL`, which is ours, is for encoders that are trained from scratch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from counterpoint.objectives.base import (
 )
 
 BridgeForm = Literal["variance", "log_variance", "variance_as_trained", "log_variance_as_trained"]
-INTERVAL = Noise((2,), "uniform")  # the numbers of `random_intervals`
+INTERVAL = Noise((2,), "uniform")  # the random numbers that `random_intervals` takes
 LOG_EPSILON = 1e-6  # the authors' addition to log(1 + 2 var)
 
 
@@ -67,11 +67,13 @@ class AcTOLConfig(ClipConfig):
     """Settings of AcTOL. The paper's recipe switches `augment` on.
 
     Attributes:
-        temperature: Divisor of R.
-        frames: T, the number of frames sampled from a clip.
-        bridge_weight: lambda. The paper's 100 goes with CLIP's weights; small encoders want 0.1 or less.
-        bridge: The `form` of `brownian_bridge_loss`; the paper trains `log_variance` (Appendix B).
-        interval: `clip`, from the first to the last sampled frame, or `random`, one sub-interval per clip.
+        temperature: Divisor of the differences of similarity in the ordering loss (R in Eq. 1).
+        frames: Number of frames sampled from a clip (T).
+        bridge_weight: Weight of the Brownian bridge loss (lambda). The paper's 100 is for encoders that start from
+            CLIP's weights; small encoders need 0.1 or less.
+        bridge: The `form` of `brownian_bridge_loss`; the paper uses `log_variance` (Appendix B).
+        interval: Frames that the bridge spans: `clip`, from the first to the last sampled frame, or `random`, one
+            random sub-interval per clip.
         unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
     """
 
@@ -84,7 +86,7 @@ class AcTOLConfig(ClipConfig):
 
 
 def frame_similarity(frames: Float[Tensor, "B T D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B T"]:
-    """Return the cosine of every frame and its video's text; 0, without gradient, where one of the two is 0."""
+    """Return the cosine of every frame with its video's text; 0, without gradient, if either vector is 0."""
     check_clips(frames, text)
     products = (frames @ text[..., None])[..., 0]
     return products * _inverse_length(frames) * _inverse_length(text)[:, None]
@@ -99,8 +101,8 @@ class Neighbours(NamedTuple):
     """The frames of a video around each anchor i, sorted from farthest to nearest in time: [B, T, T], last axis sorted.
 
     Frames that do not count (padding, the anchor itself) come last; `pairs` [B] is the number of frames that count, at
-    least 1. `later` is the sign of a frame's time minus the anchor's. All positions before `first` are strictly
-    farther. `tied` is the number of frames at one distance, given at the distance's last position, and 0 elsewhere.
+    least 1. `later` is the sign of a frame's time minus the anchor's. Positions before `first` are strictly farther.
+    `tied` is the number of frames at the same distance, given at the last position of that distance, 0 elsewhere.
     """
 
     order: Int[Tensor, "B T T"]
@@ -132,7 +134,7 @@ def neighbours(times: Shaped[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None =
 def pair_scores(
     similarity: Float[Tensor, "B T"], near: Neighbours, *, temperature: float, directed: bool = False
 ) -> Float[Tensor, "B T T"]:
-    """Return R in the neighbours' order, in double precision: exp R spans hundreds of powers of ten.
+    """Return R in the neighbours' order, in double precision because exp R spans hundreds of powers of ten.
 
     Args:
         similarity: S(v_i, l).
@@ -156,10 +158,10 @@ def ordering_losses(scores: Float[Tensor, "B T T"], near: Neighbours) -> Float[T
 
 
 def ordering_metrics(scores: Float[Tensor, "B T T"], near: Neighbours) -> dict[str, Float[Tensor, ""]]:
-    """Return the three metrics of an InfoNCE objective, over pairs (i, j) with a frame strictly farther from i than j.
+    """Return the three InfoNCE metrics over pairs (i, j) for which some frame is strictly farther from i than j is.
 
     Returns:
-        `categorical_accuracy`: share of pairs whose R is no less than that of any strictly farther frame.
+        `categorical_accuracy`: share of pairs whose R is at least the R of every strictly farther frame.
         `logits_pos`: mean R(i, j). `logits_neg`: mean over pairs of the strictly farther frames' mean R.
     """
     pair, farther = near.counts & (near.first > 0), (near.first - 1).clamp(min=0)
@@ -201,13 +203,13 @@ def directed_vlo_loss(
     temperature: float = 0.01,
     valid: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return L_VLO with a direction of time; ours, not the paper's.
+    """Return a form of L_VLO that depends on the direction of time; ours, not the paper's.
 
         R(i, j) = -sign(n(j) - n(i)) (S(v_j, l) - S(v_i, l)) / temperature
 
-    If similarity rises with time this is `vlo_loss` exactly; if it falls, it is greater. L* bounds it too, since
-    that bound holds for any R. Being linear in S, it has a gradient even where all frames look alike. At equal times R
-    is that of `vlo_loss`, whose arguments and errors it shares.
+    If similarity rises with time, the result equals `vlo_loss`; if similarity falls, it is greater. L* is a lower bound
+    of this form too, since the bound holds for any R. R is linear in S, so there is a gradient even if all frames look
+    alike. At equal times R is defined as in `vlo_loss`. Arguments and errors are those of `vlo_loss`.
     """
     near = neighbours(times, valid)
     scores = pair_scores(frame_similarity(frames, text), near, temperature=temperature, directed=True)
@@ -217,8 +219,8 @@ def directed_vlo_loss(
 def vlo_lower_bound(times: Shaped[Tensor, "B T"], *, valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, ""]:
     """Return L* (Eq. 3), the mean over videos: no form of L_VLO can be lower (Theorem 4.2).
 
-    With two frames L_VLO always equals it. Otherwise a similarity that changes at a steady rate approaches it as the
-    temperature falls.
+    With two frames L_VLO always equals L*. With more frames, L_VLO of a similarity that changes at a steady rate
+    approaches L* as the temperature falls.
 
     Args:
         times: n(i), as given to the loss.
@@ -247,10 +249,10 @@ def brownian_bridge_loss(
         times: n(i), frame numbers (or any times).
         valid: False at padding, which does not change the loss.
         interval: Positions (i, j) of each video's end frames; the first and the last valid frame by default.
-        form: `variance` is Eq. 4; `log_variance` has log(1 + 2 var_t) for 2 var_t, which the paper trains with lambda =
-            100. `variance_as_trained` is what the authors' training computes instead (b46fa66, without its factor 0.1),
-            which collapses frames, and `log_variance_as_trained` the same of their first release (1aa2a0c, without its
-            factor 100).
+        form: `variance` is Eq. 4. `log_variance` replaces 2 var_t by log(1 + 2 var_t); the paper trains this form with
+            lambda = 100. `variance_as_trained` is the loss that the authors' code computes (b46fa66, without its factor
+            0.1), which collapses frames. `log_variance_as_trained` is the loss that their first release computes
+            (1aa2a0c, without its factor 100).
     """
     valid = torch.ones_like(times, dtype=torch.bool) if valid is None else valid
     if interval is None:
@@ -290,7 +292,7 @@ def actol_loss(
     valid: Bool[Tensor, "B T"] | None = None,
     interval: Int[Tensor, "B 2"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return `vlo_loss` + `bridge_weight` * `brownian_bridge_loss` in its log form (Eq. 5); see there for arguments."""
+    """Return `vlo_loss` + `bridge_weight` * `brownian_bridge_loss` in its log form (Eq. 5); arguments are as there."""
     order = vlo_loss(frames, text, times, temperature=temperature, valid=valid)
     return order + bridge_weight * brownian_bridge_loss(
         frames, times, valid=valid, interval=interval, form="log_variance"
@@ -300,10 +302,10 @@ def actol_loss(
 def random_intervals(uniform: Float[Tensor, "B 2"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
     """Return one sub-interval per video with a valid frame inside; the whole video if it has under three valid frames.
 
-    The start is uniform, the end uniform after it.
+    The start is sampled uniformly, then the end uniformly among the possible ends.
 
     Args:
-        uniform: Two random numbers of each video in [0, 1), drawn with the batch.
+        uniform: Two random numbers in [0, 1) for each video, drawn with the batch.
         valid: False at padding.
     """
     count = valid.sum(1)
@@ -318,7 +320,7 @@ def random_intervals(uniform: Float[Tensor, "B 2"], valid: Bool[Tensor, "B T"]) 
 class AcTOL(ClipObjective):
     """AcTOL on clips; arguments are those of `ClipObjective`, the paper's settings by default.
 
-    The paper's towers start from CLIP, which determines whether similarity rises.
+    The paper's encoder starts from CLIP's weights, which determine whether similarity rises or falls with time.
     """
 
     config_type = AcTOLConfig

@@ -26,8 +26,8 @@ class ATCConfig(TargetConfig):
     """Settings of `ATC`.
 
     Attributes:
-        steps: k.
-        compressed: Dimensions of c.
+        steps: Number of steps between the two observations (k).
+        compressed: Dimensions of the compressed embedding (c).
         hidden: Width of the predictor.
     """
 
@@ -44,7 +44,7 @@ class ATC(TargetObjective):
     actions = False
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         P = self.config.compressed
         self.compress = nn.Linear(D, P).apply(drq_weights)
         self.predictor = perceptron(P, self.config.hidden, P).apply(drq_weights)

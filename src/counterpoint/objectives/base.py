@@ -1,4 +1,4 @@
-"""`Learner`, `Objective` and its base for clips; InfoNCE with its metrics, checks that losses share, target networks.
+"""Base classes of objectives, InfoNCE and its metrics, input checks that losses share, and target networks.
 
 rows       L_r = mean_i -log exp(F[i, i]) / sum_j exp(F[i, j])
 columns    L_c = mean_j -log exp(F[j, j]) / sum_i exp(F[i, j])
@@ -29,34 +29,34 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError
 
 Batch = Mapping[str, Any]
-"""A batch of samples by name: tensors with a leading B, and lists of B strings."""
+"""A batch of B samples: names mapped to tensors whose first axis is B, or to lists of B strings."""
 
 
 ORDER = "order", Noise((), "uniform")
-"""Key and draw of the random numbers by which `other_rows` orders a batch, for `Spec.with_transform`."""
+"""Batch key and sampler of the random numbers that `other_rows` sorts a batch by; pass it to `Spec.with_transform`."""
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or a gradient stopped being finite; parameters are as they were before the step."""
+    """A loss or a gradient is not finite; the parameters keep their values from before the step."""
 
 
 class Learner(Protocol):
-    """An object that trains: one update per batch, a state to save, and modules to keep."""
+    """The interface of trainable objects: an update per batch, a state to save, and modules to export."""
 
     def update(self, batch: Batch, step: int) -> Mapping[str, float | Tensor]:
         """Take optimiser step number `step` (0-based) and return metrics to log: numbers, or scalars on a device."""
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Score a batch and change nothing."""
+        """Return metrics of a batch without training on it."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state that the next update depends on."""
+        """Return the state needed to resume training: all that the next update depends on."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
 
     def exports(self) -> dict[str, nn.Module]:
-        """Return the modules a user keeps, by name."""
+        """Return the modules that a user keeps after training, by name."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Features:
 
     Attributes:
         rows: Tensors [B, ...] by name, with one row per sample of the batch; they are gathered across ranks.
-        shared: Tensors by name that do not have one row per sample.
+        shared: Tensors by name that are not per sample.
     """
 
     rows: dict[str, Tensor]
@@ -84,10 +84,10 @@ def _widen(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A scalar to minimise and the metrics to log beside it.
+    """A scalar loss to minimise, and metrics to log.
 
     Attributes:
-        loss: Scalar tensor with its graph.
+        loss: Scalar tensor with its autograd graph.
         metrics: Detached scalars by name.
     """
 
@@ -101,19 +101,19 @@ class LossOutput:
 
 
 Score = Callable[[Features, Batch], LossOutput]
-"""A function that takes the place of `Objective.loss`."""
+"""A function that is called instead of `Objective.loss`."""
 
 
 class Objective(nn.Module):
     """A paper's training criterion.
 
-    `encode` and `loss` are separate because, between the two, rows are joined: those of other ranks, and those of a
-    batch's parts that are encoded one by one.
+    `encode` and `loss` are separate so that rows can be joined between them: rows of other ranks, and rows of a batch
+    whose parts are encoded one after another.
 
     Attributes:
         config_type: Class of its configuration.
-        across_ranks: Samples of other ranks are negatives, so that rows are gathered.
-        language: Instructions are scored: False where only images are trained.
+        across_ranks: True if samples of other ranks serve as negatives, so that rows must be gathered.
+        language: True if the objective uses instructions; False if it trains only on images.
     """
 
     config_type: ClassVar[type[FrozenConfig]]
@@ -121,7 +121,7 @@ class Objective(nn.Module):
     language: ClassVar[bool] = False
 
     def sampling(self) -> Spec:
-        """Return the frames, actions and goals that a batch must hold, as plain data."""
+        """Return a description, as plain data, of the frames, actions and goals that a batch must hold."""
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Features:
@@ -129,7 +129,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Score features: a pure function of its inputs."""
+        """Return the loss of features; a pure function of its inputs."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, score: Score | None = None, features: Features | None = None) -> LossOutput:
@@ -137,25 +137,25 @@ class Objective(nn.Module):
 
         Args:
             batch: The batch.
-            score: Takes the place of `loss`.
-            features: Take the place of `encode(batch)`.
+            score: A function to call instead of `loss`.
+            features: Features to use instead of `encode(batch)`.
         """
         features = self.encode(batch) if features is None else features
         device = next(iter(features.rows.values())).device.type
-        # Logits over a small temperature lose their order in half precision.
+        # Logits divided by a small temperature lose their order in half precision.
         with torch.autocast(device, enabled=False):
             return (score or self.loss)(features.float(), batch)
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return named groups of trainable parameters; each is clipped by itself."""
+        """Return named groups of trainable parameters; gradients are clipped separately for each group."""
         return {"model": [p for p in self.parameters() if p.requires_grad]}
 
     def encoder_parameters(self) -> list[nn.Parameter]:
-        """Return the trainable parameters of an encoder beneath heads: `optimizer.encoder_lr`'s. Default: none."""
+        """Return the encoder's parameters that `optimizer.encoder_lr` applies to. Default: none."""
         return []
 
     def weight_decays(self) -> dict[str, float]:
-        """Return the weight decay of parameter groups whose decay is not the optimiser's. Default: none."""
+        """Return, by group name, weight decays that differ from the optimiser's. Default: none."""
         return {}
 
     def after_step(self) -> None:
@@ -170,9 +170,9 @@ class ClipConfig(FrozenConfig):
     """Settings of every objective on instructed clips.
 
     Attributes:
-        augment: Random crop-and-resize, with one crop per clip.
+        augment: Augment frames by a random crop that is resized, with one crop per clip.
         augment_scale: Smallest and largest share of the image that a crop keeps.
-        augment_jitter: Largest change of the brightness' factor, sampled for each frame.
+        augment_jitter: Maximum change of the brightness factor, which is sampled for each frame.
     """
 
     augment: bool = False
@@ -187,21 +187,21 @@ class ClipConfig(FrozenConfig):
 
 
 class ClipObjective(Objective):
-    """Base of objectives on instructed clips: F frames and their instruction through one dual encoder.
+    """Base of objectives on instructed clips: one dual encoder embeds the F frames and the instruction.
 
     Batches hold `frames` (uint8 [B, F, H, W, 3]), `clip.indices` (int64 [B, F], frame numbers in the episode),
-    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number);
-    with an encoder that reads it, `state` (float32 [B, F, S]).
+    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number).
+    If the encoder reads proprioception, batches also hold `state` (float32 [B, F, S]).
 
     Args:
-        encoder: Image and text towers into one space of D dimensions; without `language` its text tower is frozen.
-        config: Settings; by default those of `config_type`.
+        encoder: Image and text towers that map to one space of D dimensions. If `language` is False, the text tower is
+            frozen.
+        config: Settings; by default the defaults of `config_type`.
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
-        contrasts: Instructions are contrasted with each other, so that a single instruction teaches nothing.
-        extra_texts: Instructions that no clip carries out, negatives of every clip; for objectives that have
-            `takes_extra`.
+        contrasts: True if instructions are contrasted with each other, so that one instruction gives no signal.
+        extra_texts: Instructions that no clip carries out, used as negatives of every clip if `takes_extra` is True.
     """
 
     config_type: ClassVar[type[ClipConfig]]
@@ -230,13 +230,13 @@ class ClipObjective(Objective):
         return spec.with_read("state", Read("state", "clip") if getattr(self.encoder, "reads_state", False) else None)
 
     def encode(self, batch: Batch) -> Features:
-        """Return raw embeddings: `frames` [B, F, D], and `text` [B, D] with `language`."""
+        """Return raw embeddings: `frames` [B, F, D], and `text` [B, D] if `language` is True."""
         rows = {"frames": self.embed(batch)}
         rows |= {"text": self.encoder.encode_text(batch["instruction"])} if self.language else {}
         return Features(rows, {"extra": self.encoder.encode_text(self.extra_texts)} if self.extra_texts else {})
 
     def embed(self, batch: Batch, count: int | None = None) -> Float[Tensor, "B F D"]:
-        """Return raw embeddings of each clip's first `count` frames, from the batch's images or their features."""
+        """Return raw embeddings of each clip's first `count` frames, from the batch's images or cached features."""
         state = (batch["state"][:, :count],) if "state" in batch else ()
         if "features" not in batch:
             size = getattr(self.encoder, "image_size", None)
@@ -244,17 +244,17 @@ class ClipObjective(Objective):
         features: Tensor = batch["features"][:, :count]
         sample = torch.arange(len(features), device=features.device)
         row = batch.get("features.row", torch.zeros_like(sample))
-        row = row.clamp_max(features.shape[2] - 1)  # validation data have the plain row alone
+        row = row.clamp_max(features.shape[2] - 1)  # validation data have only the row without augmentation
         return self.encoder.embed_features(features[sample, :, row], *state)
 
     @property
     def trained_form(self) -> RewardForm:
-        """The reward that these settings train for: `reward_form`, unless a subclass says otherwise."""
+        """The reward that these settings train for: `reward_form`, unless a subclass overrides it."""
         return self.reward_form
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the dual encoder, whose configuration names the reward that it was trained for."""
-        if isinstance(self.encoder, DualEncoder):  # and not an encoder of the user's own
+        if isinstance(self.encoder, DualEncoder):  # False for a user-defined encoder
             self.encoder.config = self.encoder.config.model_copy(update={"reward_form": self.trained_form})
         return {"encoder": self.encoder}
 
@@ -262,13 +262,13 @@ class ClipObjective(Objective):
 P = ParamSpec("P")
 R = TypeVar("R")
 Similarity = Callable[[Tensor, Tensor], Tensor]
-"""A function of two raw embeddings [..., D], broadcast against each other, to their similarity [...]."""
+"""A function that maps two raw embeddings [..., D], broadcast against each other, to their similarity [...]."""
 
 
 def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run a function of tensors outside autocast, in float32 or wider.
 
-    Half precision keeps three digits, and losses divide similarities by temperatures near 0.01.
+    Half precision keeps three digits, which is too few for similarities divided by temperatures near 0.01.
     """
 
     @functools.wraps(function)
@@ -284,13 +284,13 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 @in_full_precision
 def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
-    """Return InfoNCE of every row's own column among all columns of the batch; log B at chance.
+    """Return InfoNCE: the mean cross entropy of each row i with column i as the right class; log B at chance.
 
     Args:
         logits: F, row i: a query; column j: a key.
 
     Raises:
-        BadInputError: A matrix that is not square.
+        BadInputError: If the matrix is not square.
     """
     good = logits.ndim == 2 and logits.shape[0] == logits.shape[1]
     require_shapes(good, "logits", (logits,), "[B, B]", "score every row's query with every row's key")
@@ -302,9 +302,9 @@ def symmetric_infonce(
 ) -> Float[Tensor, ""]:
     """Return symmetric InfoNCE; row i and column i are a pair.
 
-    With `labels`, entries whose row and column have the same label are positives too: each is contrasted with the
-    negatives of its row (column) alone, and a row's (column's) loss is the mean over its positives. Positives
-    are thus never each other's negatives, and with distinct labels the loss is the one without labels.
+    With `labels`, entries whose row and column have the same label are positives too. Each positive is contrasted only
+    with the negatives of its row (column), and a row's (column's) loss is the mean over its positives. Positives are
+    thus never each other's negatives. If all labels are distinct, the loss is the same as without labels.
 
     Args:
         logits: Scores of every row with every column.
@@ -312,7 +312,7 @@ def symmetric_infonce(
         extra: Scores of every row with N further columns, negatives of all rows.
 
     Returns:
-        0 for a batch without negatives.
+        The loss; 0 for a batch without negatives.
     """
     if labels is None and extra is not None:
         labels = torch.arange(len(logits), device=logits.device)
@@ -334,7 +334,7 @@ def contrast_metrics(
     """Return the three metrics of every InfoNCE objective, from logits whose positives are on the diagonal.
 
     Returns:
-        `categorical_accuracy`: share of rows whose greatest logit is a positive. `logits_pos`, `logits_neg`:
+        `categorical_accuracy`: share of rows whose largest logit is a positive. `logits_pos`, `logits_neg`:
         mean logit of positives and of negatives (0 where there is none).
     """
     logits = logits.detach()
@@ -350,7 +350,7 @@ def contrast_metrics(
 
 
 def candidate_metrics(candidates: Float[Tensor, "*batch C"]) -> dict[str, Float[Tensor, ""]]:
-    """Return the metrics of `contrast_metrics` from sets of candidates whose first is the positive."""
+    """Return the metrics of `contrast_metrics` for sets of candidates, each with the positive in the first place."""
     candidates = candidates.detach()
     positive, negatives = candidates[..., 0], candidates[..., 1:]
     return {
@@ -373,12 +373,12 @@ def negative_distance(a: Float[Tensor, "*batch D"], b: Float[Tensor, "*batch D"]
 
 
 def cosine(a: Float[Tensor, "*batch D"], b: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:
-    """Return the cosine of the angle between a and b; 0 where one of them is 0."""
+    """Return the cosine of the angle between a and b; 0 where a or b is 0."""
     return functional.cosine_similarity(a, b, dim=-1)
 
 
 def norm_penalty(frames: Float[Tensor, "B F D"], l1_weight: float, l2_weight: float) -> Float[Tensor, ""]:
-    """Return the weighted mean L1 and L2 norms of all B F embeddings: the penalty of R3M and VIP."""
+    """Return the weighted sum of the mean L1 and mean L2 norm of all B F embeddings: the penalty of R3M and VIP."""
     l1, l2 = (torch.linalg.vector_norm(frames, ord=order, dim=-1).mean() for order in (1, 2))
     penalty: Tensor = l1_weight * l1 + l2_weight * l2
     return penalty
@@ -387,18 +387,19 @@ def norm_penalty(frames: Float[Tensor, "B F D"], l1_weight: float, l2_weight: fl
 def other_rows(order: Shaped[Tensor, " B"], count: int, labels: Int[Tensor, " B"] | None = None) -> Int[Tensor, "N B"]:
     """Return N other rows of the batch for each row, as its negatives.
 
-    The rows form a circle in the order of their random numbers, and negative n of a row is its (n+1)-th neighbour:
-    every `result[n]` is a permutation without fixed points, and up to N = B - 1 a row's negatives are distinct. The
-    circle depends on the samples and their numbers alone, not on the ranks that hold them.
+    The rows form a circle in the order of their random numbers, and negative n of a row is its (n+1)-th neighbour.
+    So every `result[n]` is a permutation without fixed points, and up to N = B - 1 a row's negatives are distinct. The
+    circle depends only on the samples and their random numbers, not on the ranks that hold them.
 
     Args:
-        order: A random number of each row, drawn with the batch: `ORDER`.
-        count: N; beyond B - 1 the neighbours repeat.
-        labels: Equal numbers for interchangeable samples, which are not each other's negatives; a row's negatives are
-            then its next neighbours of other labels or, where there are none, itself, which contrasts nothing.
+        order: A random number for each row, drawn with the batch (`ORDER`).
+        count: N, the number of negatives of each row; beyond B - 1 the neighbours repeat.
+        labels: Equal numbers for interchangeable samples, which are not each other's negatives. A row's negatives are
+            then its next neighbours with other labels. If there are none, the row itself is returned, which has no
+            effect on the contrast.
 
     Raises:
-        BadInputError: A batch of one, with `count` > 0.
+        BadInputError: If the batch has one row and `count` > 0.
     """
     B, device = len(order), order.device
     if not count:
@@ -420,12 +421,12 @@ def other_rows(order: Shaped[Tensor, " B"], count: int, labels: Int[Tensor, " B"
 
 
 def shapes(*tensors: Tensor) -> str:
-    """Describe tensors by their shapes, for an error."""
+    """Return the tensors' shapes as text, for an error message."""
     return f"shape{'s' if len(tensors) > 1 else ''} {', '.join(str(tuple(x.shape)) for x in tensors)}"
 
 
 def require_shapes(good: object, where: str, tensors: tuple[Tensor, ...], expected: str, hint: str) -> None:
-    """Raise `BadInputError` with the tensors' shapes unless `good`; the message is put together only then."""
+    """Raise `BadInputError` with the tensors' shapes unless `good` is true."""
     if not good:
         raise BadInputError(where, shapes(*tensors), expected, hint)
 
@@ -433,7 +434,7 @@ def require_shapes(good: object, where: str, tensors: tuple[Tensor, ...], expect
 def check_clips(
     frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"], *, least: int = 1, paired: bool = True
 ) -> None:
-    """Refuse embeddings of shapes other than [B, F, D], F >= `least`, and [L, D]; L must be B if they are `paired`."""
+    """Raise unless shapes are [B, F, D], with F >= `least`, and [L, D]; if `paired`, L must equal B."""
     ok = frames.ndim == 3 and frames.shape[1] >= least and text.ndim == 2 and text.shape[1] == frames.shape[2]
     if not ok or (paired and len(text) != len(frames)):
         expected = f"[B, F, D] with F >= {least}, and [B, D]"
@@ -442,7 +443,7 @@ def check_clips(
 
 
 def check_frames(frames: Float[Tensor, "B F D"], order: str) -> None:
-    """Refuse embeddings [B, F, D] with fewer frames than `order` names, as in "o_0, o_g, o_t, o_{t+1}"."""
+    """Raise if `frames` [B, F, D] has fewer frames than `order` lists, such as "o_0, o_g, o_t, o_{t+1}"."""
     least = order.count(",") + 1
     if frames.ndim != 3 or frames.shape[1] < least:
         hint = f"pass the embeddings of ({order}) of each clip, in this order"
@@ -453,7 +454,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def frozen_copy(module: Module) -> Module:
-    """Copy a module as a target network: it is in the state dict, without gradients, and belongs to no optimiser."""
+    """Copy a module as a target network: the copy is in the state dict, has no gradients and is in no optimiser."""
     return copy.deepcopy(module).requires_grad_(False)
 
 

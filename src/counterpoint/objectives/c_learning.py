@@ -6,17 +6,18 @@
     p(s+ | s, a) = p(s+) C / (1 - C)  at the optimum
 
 a' is the data's action when the behaviour policy itself is evaluated. C-learning is the temporal difference form of
-NCE, as TD InfoNCE is of InfoNCE. TD InfoNCE's Appendix E.3 names two steps from one to the other: weights divided by
-their mean (`self_normalised`), and the last two terms over all pairs of the batch (`c_learning_pairwise_loss`, "N^2").
+NCE, as TD InfoNCE is the temporal difference form of InfoNCE. Appendix E.3 of the TD InfoNCE paper names two steps
+that lead from C-learning to TD InfoNCE: dividing the weights by their mean (`self_normalised`), and taking the last two
+terms over all pairs of the batch (`c_learning_pairwise_loss`, "N^2").
 
 Symbols: f(s, a, s') -> `next_logits`; f(s, a, s+) -> `future_logits`; f(s', a', s+) under the target classifier
--> `weight_logits`. Twins are on a last axis; w takes their minimum, and both are trained with one w.
+-> `weight_logits`. Twin classifiers are on a last axis; w uses their minimum, and both are trained with the same w.
 
 Where the sources differ:
   - The authors clip w at 20 by default, which bends the fixed point wherever p(s+ | s, a) > 20 p(s+).
-    Here `clip` is off; it guards single precision, where e^f overflows at f = 88.
-  - Their agent relabels half a batch with next states and folds the last two terms into a soft label of the other
-    half: the same expectation, halved. They sum the twins' losses; here it is the mean.
+    Here `clip` is off; it protects against overflow in single precision, where e^f overflows at f = 88.
+  - Their agent relabels half of a batch with next states, and folds the last two terms into a soft label of the other
+    half: the expectation is the same, halved. They sum the twins' losses; here the mean is taken.
   - They find that self-normalised weights usually hurt.
 """
 
@@ -42,15 +43,15 @@ def c_learning_loss(
     self_normalised: bool = False,
     clip: float = math.inf,
 ) -> Float[Tensor, ""]:
-    """Return the C-learning loss with one sampled state for each situation, mean over situations and twins.
+    """Return the C-learning loss with one sampled state for each situation (s, a), mean over situations and twins.
 
     Args:
-        next_logits: Each situation with its next state.
-        future_logits: Each situation with a state sampled from p(s+).
-        weight_logits: Each next situation with that same state, under the target classifier; no gradient.
-        discount: gamma.
+        next_logits: Logits of each situation with its next state.
+        future_logits: Logits of each situation with a state sampled from p(s+).
+        weight_logits: Logits of each next situation with that same state, under the target classifier; no gradient.
+        discount: Discount factor gamma.
         self_normalised: Divide w by its mean over the batch.
-        clip: The largest w, before it is normalised.
+        clip: Maximum of w, before normalisation.
     """
     ok = next_logits.ndim in (1, 2) and next_logits.shape == future_logits.shape == weight_logits.shape
     where, expected = "next_logits, future_logits, weight_logits", "[B] each, or [B, 2] of twins"
@@ -72,8 +73,9 @@ def c_learning_pairwise_loss(
 ) -> Float[Tensor, ""]:
     """Return the C-learning loss over all pairs of situations and sampled states ("N^2"), mean over pairs and twins.
 
-    Takes the arguments of `c_learning_loss`, with situations as rows and states as columns; of `next_logits` only the
-    diagonal, the pairs, is read. `self_normalised` divides each row of w by its mean: B times TD InfoNCE's softmax.
+    Takes the arguments of `c_learning_loss`, with situations as rows and states as columns. Only the diagonal of
+    `next_logits`, which holds the pairs, is read. `self_normalised` divides each row of w by its mean, which gives B
+    times TD InfoNCE's softmax.
     """
     check_square(next_logits=next_logits, future_logits=future_logits, weight_logits=weight_logits)
     w = _weights(weight_logits, weight_logits.ndim == 3, clip, self_normalised)
@@ -81,7 +83,7 @@ def c_learning_pairwise_loss(
 
 
 def _weights(logits: Tensor, twins: bool, clip: float, self_normalised: bool) -> Tensor:
-    """Return C / (1 - C) = e^f without gradient, with an axis of 1 for twins; divided by its mean it is a softmax."""
+    """Return C / (1 - C) = e^f without gradient, with a twin axis of size 1; divided by its mean, it is a softmax."""
     least = (logits.amin(-1) if twins else logits).detach().clamp(max=math.log(clip))
     w = least.softmax(-1) * least.shape[-1] if self_normalised else least.exp()
     return w[..., None] if twins else w

@@ -4,8 +4,8 @@
 
 Symbols: phi(o_T) -> `frames`; psi(l) -> `text`.
 
-This is the static alignment that LIV and the trajectory methods are measured against. CLIP learns its
-temperature, which ends at 0.01; here it is fixed there, as in DecisionNCE.
+This static alignment is the baseline for LIV and for the trajectory methods. CLIP learns its temperature, which
+ends at 0.01; here the temperature is fixed at 0.01, as in DecisionNCE.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class CLIPGoalConfig(ClipConfig):
     """Settings of CLIP on goal frames.
 
     Attributes:
-        temperature: Divides the cosines.
-        multi_positive: Clips of one instruction are not each other's negatives.
+        temperature: Divisor of the cosines.
+        multi_positive: Do not use clips with the same instruction as each other's negatives.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -45,7 +45,7 @@ class CLIPGoalConfig(ClipConfig):
 def clip_goal_logits(
     frames: Float[Tensor, "B D"], text: Float[Tensor, "L D"], *, temperature: float = 0.01
 ) -> Float[Tensor, "B L"]:
-    """Return cosines of every frame (rows) with every instruction (columns), over the temperature."""
+    """Return cosines of every frame (rows) with every instruction (columns), divided by the temperature."""
     return unit(frames) @ unit(text).T / temperature
 
 
@@ -62,8 +62,8 @@ def clip_goal_loss(
     Args:
         frames: Raw embedding of each clip's last frame.
         text: Raw embedding of each clip's instruction.
-        temperature: Divides the cosines.
-        labels: Equal numbers for equal instructions, which are then not each other's negatives.
+        temperature: Divisor of the cosines.
+        labels: Equal numbers for equal instructions; clips with equal numbers are not each other's negatives.
     """
     check_clips(frames[:, None], text)
     return symmetric_infonce(clip_goal_logits(frames, text, temperature=temperature), labels=labels)

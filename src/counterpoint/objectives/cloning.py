@@ -1,11 +1,11 @@
-"""Few-shot behaviour cloning (Premier-TACO, section 4 and Appendix C): a head, and optionally its encoder.
+"""Few-shot behaviour cloning (Premier-TACO, section 4 and Appendix C): trains a head, and optionally the encoder.
 
     L = mean over batch and action dimensions of (pi(Phi(s_t)) - a_t)^2
 
-The paper names no loss; its authors' code has this squared error. As theirs, the policy ends in a linear layer, and
-actions are clamped to [-1, 1] when it acts. Actions that lie in [-1, 1] are learned as they are, others normalised by
-their range in the data. ConvNets are fine-tuned under DrQ-v2's random shift, large pretrained encoders stay frozen;
-batches of 128 (64 for LIBERO), Adam at 1e-4.
+The paper does not state a loss; the authors' code has this squared error. As in their code, the policy ends in a linear
+layer, and executed actions are clamped to [-1, 1]. Actions that lie in [-1, 1] are learned as they are; other actions
+are normalised by their range in the data. ConvNets are fine-tuned with DrQ-v2's random shift, and large pretrained
+encoders stay frozen. Training uses batches of 128 (64 for LIBERO) and Adam at 1e-4.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class CloningConfig(HeadConfig, StepConfig):
     """Settings of behaviour cloning, for the head and for the encoder.
 
     Attributes:
-        freeze: Do not train the encoder, nor its buffers.
-        shift: Random shift in pixels; by default 4 (DrQ-v2's) where the encoder trains and none where it is frozen.
-        brightness: Largest change of brightness, as a share: DecisionNCE's augmentation on a real robot (Table 7,
+        freeze: Do not train the encoder, nor update its buffers.
+        shift: Maximum random shift in pixels; by default 4 (as in DrQ-v2) if the encoder trains and 0 if it is frozen.
+        brightness: Maximum change of brightness, as a share: DecisionNCE's augmentation on a real robot (Table 7,
             right; the paper gives no number).
     """
 
@@ -55,16 +55,16 @@ class CloningConfig(HeadConfig, StepConfig):
 
 
 class Cloning(StepObjective):
-    """Behaviour cloning on transitions, or on features where the encoder is frozen (`training.cloning.embedded`).
+    """Behaviour cloning on transitions, or on features if the encoder is frozen (`training.cloning.embedded`).
 
-    Metrics: `action_error`, the mean absolute error, and `action_error_constant`, the error of the batch's mean action:
-    for an untrained policy the two are equal.
+    Metrics: `action_error`, the mean absolute error, and `action_error_constant`, the mean absolute error of the
+    batch's mean action. For an untrained policy the two are equal.
 
     Args:
         encoder: The encoder of observations into D dimensions. Training changes this module, not a copy, unless
             `freeze` is set.
-        action_dim: A.
-        state_dim: P.
+        action_dim: Number of action dimensions (A).
+        state_dim: Number of proprioception dimensions (P).
         config: Settings of head and encoder.
         demonstrations: The training data's statistics: they normalise proprioception and go into the exported policy.
     """
@@ -90,7 +90,7 @@ class Cloning(StepObjective):
             encoder.requires_grad_(False).eval()
 
     def sampling(self) -> Spec:
-        """Return the spec of the newest H observations and the action at the newest."""
+        """Return the spec of the newest H observations and the action at the newest one."""
         spec = self.steps(tuple(range(1 - self.config.history, 1)), 1, state=self.config.use_state)
         if not self.config.brightness:
             return spec
@@ -103,7 +103,7 @@ class Cloning(StepObjective):
             return self
         self.training = mode
         self.head.train(mode)
-        if self.encoder.training:  # going through a large frozen encoder would take a quarter of a step
+        if self.encoder.training:  # visiting all modules of a large frozen encoder would take a quarter of a step
             self.encoder.eval()
         return self
 

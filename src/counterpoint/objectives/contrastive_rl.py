@@ -1,20 +1,20 @@
-"""Contrastive RL: contrast of situations with future states (Eysenbach et al., NeurIPS 2022; arXiv 2206.07568).
+"""Contrastive RL: contrast of situations (s, a) with future states (Eysenbach et al., NeurIPS 2022; arXiv 2206.07568).
 
-    NCE         mean over all pairs of -log sigmoid(f) on the diagonal and -log(1 - sigmoid(f)) beside it
+    NCE         mean over all pairs of -log sigmoid(f) on the diagonal and -log(1 - sigmoid(f)) off the diagonal
     InfoNCE     TD InfoNCE's Eq. 6, `mc_infonce_loss`
-    penalty     weight * mean_i (log sum_j e^f[i, j])^2: keeps near 0 the constant of each row that InfoNCE leaves free
-    actor       -f(s, a ~ pi, g), of twins the lesser
+    penalty     weight * mean_i (log sum_j e^f[i, j])^2: keeps each row's constant, which InfoNCE leaves free, near 0
+    actor       -f(s, a ~ pi, g), with the minimum of twin critics
 
-Symbols: f = phi(s, a) . psi(g) -> `logits`, twins on a last axis; row i is situation i, column j a future state (a
-goal) sampled for situation j.
+Symbols: f = phi(s, a) . psi(g) -> `logits`, with twin critics on a last axis; row i is situation i, column j is a
+future state (a goal) sampled for situation j.
 
 Where the sources differ:
   - We follow OGBench's form of the paper's NCE (scaled inner product, mean over all pairs and twins, so that the
-    positives weigh 1/B).
-  - The penalty is JaxGCRL's, which adds 1e-6 to all logits before it; here nothing is added.
+    positives have a weight of 1/B).
+  - The penalty is from JaxGCRL, which first adds 1e-6 to all logits; here nothing is added.
   - JaxGCRL's `binary_nce` is -mean sigmoid(f), which ignores the positives and raises all logits equally; its
-    `cosine` divides by the norm of all representations together. Neither is reproduced. For cosines pass products of
-    unit vectors.
+    `cosine` divides by the norm of all representations together. Neither is reproduced here. To use cosines, pass
+    products of unit vectors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
 
     Args:
         logits: Row i: a situation; column j: a future state.
-        weight: JaxGCRL's is 0.1.
+        weight: Weight of the penalty; 0.1 in JaxGCRL.
     """
     check_square(logits=logits)
     return weight * logits.logsumexp(1).square().mean()
@@ -53,9 +53,9 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
 
 @in_full_precision
 def reaching_rows(logits: Float[Tensor, " B *twins"]) -> Float[Tensor, " B"]:
-    """Return the actor's cost of each row: minus the critic's value of the row's own goal, the twins' minimum.
+    """Return the actor's cost of each row: minus the critic's value for the row's goal (the twins' minimum).
 
     Args:
-        logits: Scores of each situation, under the policy's action, with its own goal.
+        logits: Scores of each situation and its goal, under the policy's action.
     """
     return -(logits if logits.ndim == 1 else logits.amin(1))

@@ -19,17 +19,17 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.steps import perceptron
 
 SMALLEST_MAP = 8
-"""An image is decoded from a map of at most so many cells a side, where its size can be halved down to that."""
+"""Maximum side of the map that an image is decoded from, if the image's size can be halved down to that."""
 
 
 class CrosswayConfig(FrozenConfig):
     """Settings of the reconstruction.
 
     Attributes:
-        weight: Weight of the term beside the diffusion loss (0.1 in the paper); the caller multiplies the term by it.
-        camera_weights: Weight of each camera's error; None gives each 1, as the paper's configurations do.
-        widths: Channels of the image decoder's levels, from the smallest map on; further levels take the last.
-        groups: Groups of the normalisation, as in the original.
+        weight: Weight of the reconstruction relative to the diffusion loss (0.1 in the paper). The caller multiplies.
+        camera_weights: Weight of each camera's error; None is 1 for every camera, as in the paper's configurations.
+        widths: Channels of the image decoder's levels, from the smallest map on; further levels use the last value.
+        groups: Number of groups of the group normalisation, as in the original.
     """
 
     weight: float = Field(default=0.1, ge=0)
@@ -45,22 +45,24 @@ class CrosswayConfig(FrozenConfig):
 
 
 class CrosswayDecoder(nn.Module):
-    """A decoder of the newest observation from the U-Net's bottleneck at the sampled diffusion step.
+    """Decodes the newest observation from the U-Net's bottleneck at the sampled diffusion step.
 
     As in the original's design A, the bottleneck's first step is taken, and its M channels are cut into 2 by 2
-    locations. For an image these are repeated over a small map and joined to sines and cosines of the location;
-    residual convolutions and doublings lead to the image. For the state there is an MLP of widths 4 P, 2 P and P.
+    locations. For an image, these are repeated over a small map and concatenated with sines and cosines of the
+    location; residual convolutions and doublings of the resolution lead to the image. The state is decoded by an MLP of
+    widths 4 P, 2 P and P.
 
-    Differences: the original reconstructs both observations, each from half of the channels, and decodes from a map
-    of half the image's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
-    several times the image encoder, so here the map is 8 cells a side or fewer (7 for 224, 6 for 96) with narrower
-    channels and kernels of 3 towards the image. The state is one term; in the original each of its parts is one.
+    Differences from the original: it reconstructs both observations, each from half of the channels. It decodes from a
+    map of half the image's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
+    several times as much as the image encoder, so here the map has at most 8 cells a side (7 for 224, 6 for 96), with
+    narrower channels and kernels of 3 towards the image. The state is one term of the loss; in the original each part
+    of the state is one term.
 
     Args:
         bottleneck_dim: M, the channels at the bottleneck (the last of `down_dims`).
-        cameras: C.
+        cameras: Number of cameras (C).
         size: Side of the square images, in pixels.
-        state_dim: P, 0 where there is no state.
+        state_dim: Number of state dimensions (P); 0 if there is no state.
         config: Settings of the loss and the decoders.
     """
 
@@ -97,13 +99,13 @@ class CrosswayDecoder(nn.Module):
         Args:
             bottleneck: `Denoised.bottleneck`.
             frames: Each camera's image, as given to the encoder.
-            state: The normalised state; needed where `state_dim` is not 0.
+            state: The normalised state; required if `state_dim` is not 0.
 
         Returns:
-            The loss, and metrics: `images`, the mean error over cameras without their weights, and `state`.
+            The loss, and metrics: `images`, the unweighted mean error over cameras, and `state`.
 
         Raises:
-            BadInputError: When frames or state have another shape than the decoders' outputs.
+            BadInputError: If frames or state have a different shape from the decoders' outputs.
         """
         wanted, found = (len(self.images), self.size, self.size, 3), 0 if state is None else state.shape[-1]
         if tuple(frames.shape[1:]) != wanted:
@@ -130,7 +132,7 @@ class CrosswayDecoder(nn.Module):
 
 
 class _ImageDecoder(nn.Module):
-    """A decoder of M channels into an image: 2 by 2 locations, a map of repeats, residual blocks and doublings."""
+    """Decodes M channels into an image: 2 by 2 locations repeated over a map, then residual blocks and doublings."""
 
     locations: Tensor
 
@@ -175,7 +177,7 @@ class _Residual2d(nn.Module):
 
 
 def _locations(side: int) -> Float[Tensor, "f side side"]:
-    """Return sines and cosines of both coordinates at pi, 2 pi, 4 pi, ... as far as a map of this side resolves."""
+    """Return sines and cosines of both coordinates at frequencies pi, 2 pi, 4 pi, ... that this map can resolve."""
     along = torch.linspace(-1, 1, side)
     rates = torch.pi * 2.0 ** torch.arange(max(1, int(math.log2(side))))
     angles = rates[:, None] * along  # [frequencies, side]

@@ -8,8 +8,9 @@ Laskin, Srinivas and Abbeel, "CURL: Contrastive Unsupervised Representations for
 
 Symbols: phi is the encoder, phibar the `target`, tau `ema`.
 
-The authors crop 84 from 100 pixels at random; here both views are randomly shifted, as all baselines of Premier-TACO
-are. They subtract each row's maximum from F, which does not change the loss. W is initialised uniformly in [0, 1).
+The authors take random crops of 84 from 100 pixels; here both views are randomly shifted, as in all baselines of
+Premier-TACO. The authors subtract each row's maximum from F, which does not change the loss. W is initialised uniformly
+in [0, 1).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class CURLConfig(TargetConfig):
     """Settings of `CURL`.
 
     Attributes:
-        ema: tau, rate of the key encoder's soft update.
+        ema: Rate of the key encoder's soft update (tau).
     """
 
     ema: float = Field(default=0.05, gt=0, le=1)
@@ -40,7 +41,7 @@ class CURL(TargetObjective):
     actions = False
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         self.track()
         self.W = nn.Parameter(torch.rand(D, D))
 

@@ -9,17 +9,17 @@ Symbols: phi(o_n^i), ..., phi(o_{n+m}^i) -> `frames[i]`; psi(l^j) -> `text[j]`; 
 `transition_rewards`; m comes from the draw.
 
 Where the sources differ:
-  - Algorithm 1 as printed lost the cross indices of its denominators; we follow Eq. 5 and 7.
+  - Algorithm 1 as printed lacks the cross indices in its denominators; we follow Eq. 5 and 7.
   - Eq. 5 and 7 have no temperature; the authors fix 0.01 (a logit scale of 100). Algorithm 1 sums the two
     directions, the authors take their mean. We follow the authors.
   - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P
-    telescopes to last minus first, whatever lies between. The authors' -P subtracts one half of the frames
-    from the other, which is `decisionnce_p_loss_halves`; theirs of three frames broadcasts, and is refused.
+    telescopes to last minus first, whatever lies between. The authors' -P subtracts the earlier half of the frames
+    from the later half (`decisionnce_p_loss_halves`). With three frames their code broadcasts; here that is an error.
   - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames have a million
-    times the gradient of others. Here that form holds down to `STILL` of the frames' own size; below it
-    reward and gradient go to 0 smoothly: equal frames have no direction.
+    times the gradient of others. Here that form is used if the difference is at least `STILL` times the frames'
+    norm. Below, reward and gradient go smoothly to 0, since equal frames have no direction.
   - Eq. 8 as printed sums to (h-1)/h; `draws.StartGoal` corrects it. The authors sample `draws.SortedUniform`.
-  - One instruction twice in a batch is a false negative (Appendix F, limitation 1): `labels` lifts it.
+  - If an instruction occurs twice in a batch, it is a false negative (Appendix F, limitation 1); `labels` avoids this.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from counterpoint.objectives.clip_goal import clip_goal_logits
 STILL = 1e-3
 """Differences below this share of the two frames' root mean square norm count as no change.
 
-It is about the difference of two equal frames after rounding to half precision.
+This share is about the difference between two equal frames after rounding to half precision.
 """
 
 EPSILON = 1e-6  # the authors' addition to the norm of a difference
@@ -62,10 +62,10 @@ class DecisionNCEConfig(ClipConfig):
     """Settings of both variants. The paper's recipes switch `augment` on.
 
     Attributes:
-        temperature: Divisor of the rewards; the authors' 0.01. From random weights 0.1 does better.
-        frames: F; 2 is the method, 5 and 9 are the 4 and 8 steps of Appendix E.2 (-T).
-        draw: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
-        multi_positive: Clips of one instruction are not each other's negatives.
+        temperature: Divisor of the rewards; the authors use 0.01. For random initial weights 0.1 works better.
+        frames: Number of frames per segment (F); 2 is the method, 5 and 9 are the 4 and 8 steps of Appendix E.2 (-T).
+        draw: How frames are sampled: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
+        multi_positive: Do not use clips with the same instruction as each other's negatives.
         unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
         clip_weight: Weight of CLIP's loss on each of the F frames. The paper does not have this term. With few clips,
             the term ties frames to the instruction of their scene.
@@ -145,12 +145,12 @@ def decisionnce_p_loss_halves(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the authors' -P of an even F: similarities of the later half of the frames minus the earlier half's.
+    """Return the authors' -P loss for an even F: similarities of the later half of the frames minus the earlier half's.
 
-    Not in the paper. With two frames it is `decisionnce_p_loss`, whose arguments it takes.
+    Not in the paper. Takes the arguments of `decisionnce_p_loss`, which it equals for two frames.
 
     Raises:
-        BadInputError: For an odd F.
+        BadInputError: If F is odd.
     """
     check_clips(frames, text, least=2)
     F = frames.shape[1]
@@ -161,11 +161,10 @@ def decisionnce_p_loss_halves(
 
 
 def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
-    """Return unit vectors from each frame to the next; shorter, down to 0, where the two are almost equal.
+    """Return unit vectors from each frame to the next; shorter, down to 0, if the two frames are almost equal.
 
-    With x = length / still, a vector's length is x^2 (2 - x^2) for x < 1 and 1 above. That is differentiable,
-    exact above, and its slope is at most 1.54 / still, where 1 / length grows without bound. `still` counts as
-    a constant.
+    With x = length / still, a vector's length is x^2 (2 - x^2) for x < 1, and 1 for x >= 1. This is differentiable, and
+    its slope is at most 1.54 / still, whereas 1 / length grows without bound. `still` is treated as a constant.
     """
     steps = frames.diff(dim=1)
     length: Tensor = torch.linalg.vector_norm(steps, dim=-1, keepdim=True)
@@ -176,14 +175,14 @@ def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
 
 
 class _DecisionNCE(ClipObjective):
-    """The base of both variants, which differ only in the reward. Arguments are those of `ClipObjective`."""
+    """Base class of both variants, which differ only in the reward. Arguments are those of `ClipObjective`."""
 
     config_type = DecisionNCEConfig
     config: DecisionNCEConfig
     takes_extra = True
 
     def sampling(self) -> Spec:
-        """Return the spec of F frames by the draw of the configuration."""
+        """Return the spec of F frames, sampled by `config.draw`."""
         config = self.config
         pick = (StartGoal if config.draw == "start_goal" else SortedUniform)(config.frames)
         return self.clips(pick, per_instruction=config.unique_instructions)
@@ -215,7 +214,7 @@ class DecisionNCEP(_DecisionNCE):
 
     @property
     def trained_form(self) -> RewardForm:
-        """`similarity` where CLIP's loss trains the level too."""
+        """`similarity` if CLIP's loss is added, which trains the level of the similarity too."""
         return "similarity" if self.config.clip_weight else "potential"
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:

@@ -1,4 +1,4 @@
-"""ICon: contrast of the robot's tokens with those of its surroundings, in every layer of a Vision Transformer.
+"""ICon: contrast of the robot's tokens with the environment's tokens, in every layer of a Vision Transformer.
 
 Wang and Lin, "Grounding Bodily Awareness in Visual Representations for Efficient Policy Learning".
 
@@ -10,7 +10,7 @@ Wang and Lin, "Grounding Bodily Awareness in Visual Representations for Efficien
     sum_i L_i e^{gamma i} / sum_i e^{gamma i} over layers i                             (Eq. 5) `multi_level_weights`
 
 Algorithm 1: k_1 is any token of the mask; k_{i+1} = argmax over the mask of min_{j <= i} |v - v_{k_j}|_1, with v the
-tokens' positions on the grid. The keys depend on the mask alone, not on features.
+tokens' positions on the grid. The keys depend only on the mask, not on features.
 
 Symbols: F^(i) -> `tokens[i]` (a block's output, before any final norm, without class token and registers); m -> `mask`;
 K_a, K_e -> `agent_keys`, `environment_keys` (indices of tokens); t -> `temperature`; n images.
@@ -18,14 +18,14 @@ K_a, K_e -> `agent_keys`, `environment_keys` (indices of tokens); t -> `temperat
 Where the sources differ:
   - Eq. 1 takes dot products; the authors scale queries and keys to length 1. We follow the authors (`icon_loss`);
     `info_nce` is Eq. 1 on the vectors it is given.
-  - The paper's loss is that of one image. The authors sum it over the batch, so that its weight grows with the batch,
-    and images with fewer tokens than keys count like any other, with keys outside the mask; without any image that has
-    enough tokens their loss is 0 / 0. We follow the paper: the mean over images that have enough tokens of both kinds,
-    0 without any. The authors' sum is `weights @ icon_image_losses(...).sum(1)`.
-  - The authors sample anew for every layer, and start from one permutation for all images. Here keys are sampled once
-    an image, each with its own start; `keys_per_layer` samples them anew.
-  - Temperature, numbers of keys and gamma are not in the paper; the authors' are the defaults. They mask the
-    third-person camera alone, though every camera has a transformer of its own (`IConConfig.cameras`).
+  - The paper's loss is that of one image. The authors sum it over the batch, so that its weight grows with the batch.
+    In their code, images with fewer tokens than keys count too, with keys outside the mask; if no image has enough
+    tokens, their loss is 0 / 0. We follow the paper: the mean over images that have enough tokens of both kinds, 0 if
+    there are none. The authors' sum is `weights @ icon_image_losses(...).sum(1)`.
+  - The authors sample keys for every layer, and start from one permutation for all images. Here keys are sampled once
+    per image, each with its own start; `keys_per_layer` samples keys for every layer.
+  - Temperature, numbers of keys and gamma are not in the paper; the authors' are the defaults. They mask only the
+    third-person camera, though every camera has its own transformer (`IConConfig.cameras`).
 
 As an auxiliary term of any training loop:
 
@@ -64,16 +64,16 @@ class IConConfig(FrozenConfig):
 
     Attributes:
         temperature: Divisor of the cosines.
-        agent_keys: Na, keys of the agent.
-        environment_keys: Ne, keys of the environment. An image with fewer tokens of the agent or of the environment
-            does not count.
-        gamma: Growth of a layer's weight over the layer before it (Eq. 5).
-        weight: lambda of Eq. 6, the weight beside the policy's loss; `ICon` does not apply it.
-        keys: `farthest` is Algorithm 1; `random` is Fig. 5's "w/o FPS".
-        keys_per_layer: Sample keys anew for every layer, as the authors do, instead of once per image.
-        levels: `all` blocks, or the `last` alone (Fig. 5's "w/o multi-level contrast").
+        agent_keys: Number of keys sampled from the agent's tokens (Na).
+        environment_keys: Number of keys sampled from the environment's tokens (Ne). An image with fewer tokens than
+            keys, of the agent or of the environment, does not count.
+        gamma: Growth rate of the layers' weights: layer i has the weight e^{gamma i}, normalised (Eq. 5).
+        weight: Weight of the loss relative to the policy's loss (lambda of Eq. 6); `ICon` does not apply it.
+        keys: How keys are sampled: `farthest` is Algorithm 1; `random` is Fig. 5's "w/o FPS".
+        keys_per_layer: Sample keys for every layer, as the authors do, instead of once per image.
+        levels: Blocks with the loss: `all`, or only the `last` (Fig. 5's "w/o multi-level contrast").
         cameras: The policy's cameras whose tokens are contrasted; by default the first that has masks, which is the
-            authors' third-person view. `ICon` itself sees one transformer.
+            authors' third-person view. `ICon` itself handles one transformer.
     """
 
     temperature: float = Field(default=0.3, gt=0)
@@ -88,17 +88,17 @@ class IConConfig(FrozenConfig):
 
 
 def patch_mask(mask: Shaped[Tensor, "*batch H W"], patch: int | tuple[int, int]) -> Bool[Tensor, "*batch P"]:
-    """Return the patches that are mostly the agent's (Eq. 2): strictly more than half of their pixels.
+    """Return True for patches of which strictly more than half of the pixels are the agent's (Eq. 2).
 
     Args:
-        mask: 1 or True on the agent, 0 or False elsewhere. The values are only checked if it is not boolean.
+        mask: 1 or True on the agent, 0 or False elsewhere. Values are only checked if the tensor is not boolean.
         patch: Side of a patch in pixels, or height and width.
 
     Returns:
-        In raster order, P = H W / patch area.
+        A boolean per patch, in raster order; P = H W / patch area.
 
     Raises:
-        BadInputError: Sides that are not multiples of the patch's, or values other than 0 and 1.
+        BadInputError: If sides are not multiples of the patch's sides, or values are not 0 or 1.
     """
     height, width = (patch, patch) if isinstance(patch, int) else patch
     whole = mask.ndim >= 2 and mask.numel() and not mask.shape[-2] % height and not mask.shape[-1] % width
@@ -132,7 +132,7 @@ def farthest_point_sampling(
     start: Int[Tensor, " B"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "B count"]:
-    """Sample tokens of each row's mask, each as far from those before it as possible (Algorithm 1; L1 distance).
+    """Sample tokens of each row's mask, each as far as possible from the ones before (Algorithm 1; L1 distance).
 
     If several tokens are equally far, the first of them is taken.
 
@@ -140,15 +140,15 @@ def farthest_point_sampling(
         mask: Tokens that may be chosen.
         count: Number of tokens per row.
         positions: Location of every token, the same for all rows.
-        start: The first choice of every row, in its mask; by default uniform over the mask.
-        generator: Source of the random start; by default torch's own.
+        start: The first token of every row, in its mask; by default sampled uniformly from the mask.
+        generator: Random generator of the start; by default torch's global one.
 
     Returns:
         int64 indices into P, distinct in each row. A row whose mask has fewer than `count` tokens has all of them and
-        then repeats the first; an empty row holds zeros.
+        then repeats the first; a row with an empty mask holds zeros.
 
     Raises:
-        BadInputError: Shapes that do not pair up, or a `count` that is not from 1 to P.
+        BadInputError: If shapes do not match, or `count` is not from 1 to P.
     """
     _check_mask(mask, count)
     P = mask.shape[1]
@@ -177,12 +177,12 @@ def random_point_sampling(
 ) -> Int[Tensor, "B count"]:
     """Sample tokens of each row's mask uniformly, without replacement: Fig. 5's "w/o FPS".
 
-    Other arguments, result and errors are those of `farthest_point_sampling`; an empty row holds any one index.
+    Result and errors are those of `farthest_point_sampling`, but a row with an empty mask holds an arbitrary index.
 
     Args:
         mask: Tokens that may be chosen.
         count: Number of tokens per row.
-        order: Uniform numbers in [0, 1), of which the largest are chosen; by default sampled by torch's own generator.
+        order: Uniform numbers in [0, 1); tokens with the largest are chosen. By default from torch's global generator.
     """
     _check_mask(mask, count)
     order = torch.rand(mask.shape, device=mask.device) if order is None else order
@@ -207,12 +207,12 @@ def info_nce(
     *,
     temperature: float,
 ) -> Float[Tensor, "*batch"]:
-    """Return Eq. 1 with dot products: each positive key against all negative keys, the mean over positives.
+    """Return Eq. 1 with dot products: each positive key is contrasted with all negative keys; mean over positives.
 
     Args:
         query: The query of each image.
         positive: Keys that should be near the query; they do not compete with each other.
-        negative: Keys that should be far from it.
+        negative: Keys that should be far from the query.
         temperature: Divisor of the products.
     """
     right, wrong = ((keys @ query[..., None])[..., 0] / temperature for keys in (positive, negative))
@@ -225,19 +225,19 @@ def _contrast(right: Float[Tensor, "*batch p"], wrong: Float[Tensor, "*batch m"]
 
 
 def token_shares(mask: Bool[Tensor, "*batch P"]) -> Float[Tensor, "*batch 2 P"]:
-    """Return the tokens' weights in the agent's and the environment's mean (Eq. 3); zeros where there is no token."""
+    """Return each token's weight in the agent's and the environment's mean (Eq. 3); zeros for a side without tokens."""
     sides = torch.stack([mask, ~mask], -2)
     return sides / sides.sum(-1, keepdim=True).clamp(min=1)
 
 
 def qualifying(mask: Bool[Tensor, "*batch P"], agent_keys: int, environment_keys: int) -> Bool[Tensor, "*batch"]:
-    """Return True for images with at least as many tokens of the agent and of the environment as keys."""
+    """Return True for images with at least as many agent tokens and environment tokens as keys of each kind."""
     agent = mask.sum(-1)
     return (agent >= agent_keys) & (mask.shape[-1] - agent >= environment_keys)
 
 
 def multi_level_weights(layers: int, gamma: float = 0.1, *, like: Tensor | None = None) -> Float[Tensor, " L"]:
-    """Return Eq. 5's weights e^{gamma i} / sum of L layers, first to last. float32, or as `like`."""
+    """Return the normalised weights e^{gamma i} of L layers, first to last (Eq. 5), as float32 or as `like`."""
     dtype, device = (torch.float32, None) if like is None else (like.dtype, like.device)
     return (gamma * torch.arange(layers, dtype=dtype, device=device)).softmax(0)
 
@@ -252,7 +252,7 @@ def icon_logits(
     temperature: float = 0.3,
     prefix: int = 0,
 ) -> Float[Tensor, "L n 2 K"]:
-    """Return cosines over temperature of both queries with all K = Na + Ne keys, the agent's first.
+    """Return cosines, divided by the temperature, of both queries with all K = Na + Ne keys, the agent's keys first.
 
     Arguments are those of `icon_loss`; `prefix` is the number of tokens before the first patch (class token,
     registers), which are ignored. [:, :, 0] is the agent's query, [:, :, 1] the environment's.
@@ -270,7 +270,7 @@ def icon_logits(
         raise BadInputError("tokens, mask, keys", shapes, expected, hint)
     keys = torch.cat([agent_keys, environment_keys], -1)
     sides = token_shares(mask).expand(*keys.shape[:-1], -1, -1)
-    # One product gathers queries and keys, so that the backward pass makes one tensor of the tokens' size.
+    # One matrix product gathers queries and keys, so that the backward pass makes one tensor of the tokens' size.
     pick = functional.pad(torch.cat([sides, functional.one_hot(keys, mask.shape[1])], -2), (prefix, 0))
     picks = pick if pick.ndim == 4 else [pick] * len(layers)
     return torch.stack([_cosines(pick.to(x.dtype) @ x) for x, pick in zip(layers, picks, strict=True)]) / temperature
@@ -300,10 +300,10 @@ def icon_loss(
 ) -> Float[Tensor, ""]:
     """Return Eq. 4 with cosines, averaged over images that have enough tokens, and over layers by `weights` (Eq. 5).
 
-    An image qualifies with at least Na tokens of the agent and Ne of the environment; other images get no gradient.
+    An image counts if it has at least Na tokens of the agent and Ne of the environment; other images get no gradient.
 
     Args:
-        tokens: Patch tokens of one layer [n, P, D], or of L layers: a sequence of those or [L, n, P, D].
+        tokens: Patch tokens of one layer [n, P, D], or of L layers: a sequence of such tensors, or [L, n, P, D].
         mask: True at the agent's tokens: `patch_mask`.
         agent_keys: Tokens of the agent, for all layers or for each: `farthest_point_sampling` of `mask`.
         environment_keys: Tokens of the environment: the same of `~mask`.
@@ -311,7 +311,7 @@ def icon_loss(
         weights: Weights of the layers; by default `multi_level_weights`.
 
     Returns:
-        0, with a graph, where no image qualifies. At chance log(1 + Ne) + log(1 + Na).
+        The loss; log(1 + Ne) + log(1 + Na) at chance. If no image has enough tokens, 0 with an autograd graph.
     """
     logits = icon_logits(tokens, mask, agent_keys, environment_keys, temperature=temperature)
     Na, Ne = agent_keys.shape[-1], environment_keys.shape[-1]
@@ -333,13 +333,13 @@ class ICon(nn.Module):
     Args:
         vit: A Vision Transformer of timm, open_clip or transformers; it gets hooks and is not copied.
         config: Settings.
-        passes: Passes of the model before each loss, such as two cameras through one network.
+        passes: Number of forward passes before each loss, such as 2 if two cameras share one network.
 
     Attributes:
         tap: The hooks that keep the tokens; `tap.close()` removes them.
 
     Raises:
-        BadInputError: The model has no patch tokens, or fewer than keys, so that no image could ever qualify.
+        BadInputError: If the model has no patch tokens, or fewer tokens than keys, so that no image can ever count.
     """
 
     def __init__(self, vit: nn.Module, config: IConConfig | None = None, *, passes: int = 1) -> None:
@@ -361,23 +361,24 @@ class ICon(nn.Module):
         return 1 if self.config.levels == "last" else len(self.tap.parts.blocks)
 
     def forward(self, masks: Shaped[Tensor, "n H W"], order: Float[Tensor, "n *layers P"] | None = None) -> LossOutput:
-        """Return the loss of the images of the model's last forward pass, or passes, the first pass's images first.
+        """Return the loss of the images of the model's last forward pass, or passes (the first pass's images first).
 
         An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. If no image
         of a batch is left, the loss is 0; the number of such batches is logged.
 
         Args:
             masks: The robot's pixels in those images: boolean, or 0 and 1.
-            order: Uniform numbers in [0, 1) that choose the keys, of `order_shape` an image; the token with the largest
-                is the first key of its side. By default sampled by torch's own generator.
+            order: Uniform numbers in [0, 1) that choose the keys, of shape `order_shape` for each image. The token with
+                the largest number is the first key of its side. By default sampled by torch's global generator.
 
         Returns:
-            The loss, without `config.weight`. Metrics: `qualifying`, the share of images that count; and of the
-            last layer and those images `last_layer_loss`, `categorical_accuracy` (share of queries whose nearest
-            key is one of their own), `logits_pos` and `logits_neg` (0 without any image).
+            The loss, without `config.weight`. Metrics: `qualifying`, the share of images that count. For the last layer
+            and the images that count: `last_layer_loss`, `categorical_accuracy` (share of queries whose nearest key is
+            one of their own), `logits_pos` and `logits_neg` (0 if no image counts).
 
         Raises:
-            BadInputError: No forward pass with gradients before this, or masks of another number, size or kind.
+            BadInputError: If there was no forward pass with gradients before, or the masks' number, size or values are
+                wrong.
         """
         config, tap = self.config, self.tap
         tokens = tap.take_whole()
@@ -418,7 +419,7 @@ class ICon(nn.Module):
         return sample(mask, self.config.agent_keys), sample(~mask, self.config.environment_keys)
 
     def _check_size(self) -> None:
-        """Refuse a grid on which no image can have enough tokens."""
+        """Raise if the grid has too few tokens for any image to count."""
         (down, across), Na, Ne = self.tap.grid, self.config.agent_keys, self.config.environment_keys
         found = f"{Na} + {Ne} keys of {down} x {across} = {down * across} tokens"
         hint = "lower both, use smaller patches or larger images"

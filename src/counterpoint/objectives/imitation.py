@@ -1,12 +1,12 @@
-"""Imitation with auxiliary terms: a diffusion policy learns from demonstrations, its encoder also from other losses.
+"""Imitation learning with auxiliary terms: a diffusion policy whose encoder can also learn from other losses.
 
     L = L_pred + sum over terms of lambda L_term          (ICon, Eq. 6)
 
 L_pred is the squared error of the noise that was added to a window of actions (Diffusion Policy, Chi et al. 2023,
-Eq. 5), means over window and action dimensions; windows that reach beyond an episode repeat its first and last action
-and count like any other, as in the original. The encoder runs once: `IConTerm` and `CrosswayTerm` use that pass.
+Eq. 5), the mean over window and action dimensions. As in the original, windows that reach beyond an episode repeat its
+first or last action and count like any other. The encoder runs once; `IConTerm` and `CrosswayTerm` use that pass.
 `ObjectiveTerm` adds any objective on transitions (Premier-TACO, TACO, CURL, ...), which shares the policy's encoder and
-gets batches of its own.
+gets separate batches.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PolicyPass:
     Attributes:
         frames: uint8 [B, To, C, h, w, 3], cropped to the encoder's size.
         masks: bool [B, To, C, h, w], the robot's pixels; `None` for a batch without masks.
-        state: float [B, To, P], normalised, where the policy reads proprioception.
-        bottleneck: [B, M, k], the U-Net's innermost features; `None` for another network.
+        state: float [B, To, P], normalised; `None` if the policy does not read proprioception.
+        bottleneck: [B, M, k], the U-Net's innermost features; `None` for other networks.
         batch: The whole batch.
     """
 
@@ -64,11 +64,11 @@ class AuxiliaryTerm(nn.Module):
         self.weight = weight
 
     def demand(self, spec: Spec) -> Spec:
-        """Return the spec of the policy's batches with the reads that this term needs."""
+        """Return `spec`, the spec of the policy's batches, extended by the data that this term needs."""
         return spec
 
     def own_sampling(self) -> Spec | None:
-        """Return the spec of the term's own batches; keys begin with the term's name and a dot. Default: none."""
+        """Return the spec of separate batches for this term; keys begin with its name and a dot. Default: none."""
         return None
 
     def forward(self, run: PolicyPass, name: str) -> LossOutput:
@@ -80,7 +80,7 @@ class AuxiliaryTerm(nn.Module):
 
 
 class IConTerm(AuxiliaryTerm):
-    """The inter-token contrast in the encoder's vision transformers (ICon, Eq. 4 to 6), the mean over cameras.
+    """The inter-token contrast in the encoder's vision transformers (ICon, Eq. 4 to 6), averaged over cameras.
 
     Args:
         encoder: The policy's encoder, of kind `vit`.
@@ -88,7 +88,7 @@ class IConTerm(AuxiliaryTerm):
         config: Settings of ICon.
 
     Raises:
-        BadInputError: An encoder without tokens, or more keys than an image has tokens.
+        BadInputError: If the encoder has no tokens, or an image has fewer tokens than keys.
     """
 
     def __init__(self, encoder: ObservationEncoder, cameras: Sequence[int], config: IConConfig) -> None:
@@ -115,18 +115,18 @@ class IConTerm(AuxiliaryTerm):
         return LossOutput(torch.stack([output.loss for output in outputs]).mean(), means)
 
     def after_step(self) -> None:
-        """Drop tokens of other terms' passes through the encoder."""
+        """Drop tokens that other terms' passes through the encoder have left."""
         for icon in self.each:
             assert isinstance(icon, ICon)
             icon.tap.clear()
 
 
 class CrosswayTerm(AuxiliaryTerm):
-    """The reconstruction (Crossway Diffusion) of the newest observation from the U-Net's bottleneck.
+    """Reconstruction of the newest observation from the U-Net's bottleneck (Crossway Diffusion).
 
     Args:
         decoder: Decoder of images and proprioception.
-        weight: lambda; 0.1 in the paper.
+        weight: Weight of the term (lambda); 0.1 in the paper.
     """
 
     def __init__(self, decoder: CrosswayDecoder, weight: float) -> None:
@@ -141,12 +141,12 @@ class CrosswayTerm(AuxiliaryTerm):
 
 
 class ObjectiveTerm(AuxiliaryTerm):
-    """An additional loss term: an objective on transitions that draws its own batches and trains the policy's encoder.
+    """An additional loss term: an objective on transitions with separate batches that trains the policy's encoder.
 
     Args:
         objective: The objective, built around the policy's encoder.
         weight: lambda.
-        crop: Side of random windows, where the policy's images are cropped; 0 where they are not.
+        crop: Side of the random crops in pixels, if the policy's images are cropped; otherwise 0.
     """
 
     def __init__(self, objective: StepObjective, weight: float, *, crop: int = 0) -> None:
@@ -171,7 +171,7 @@ class ObjectiveTerm(AuxiliaryTerm):
 
 
 TRANSFORMER_DECAY = 1e-3
-"""Weight decay of the denoising transformer's matrices (the original's configuration); other parameters have none."""
+"""Weight decay of the denoising transformer's matrices (as in the original); other parameters have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,28 +180,28 @@ class ImitationFeatures(Features):
 
     Attributes:
         terms: Losses of the terms by name, without their weights; empty in validation.
-        errors: Errors of sampled actions (`action_errors`); empty in training.
+        errors: Errors of sampled actions, as returned by `action_errors`; empty in training.
     """
 
     terms: dict[str, LossOutput]
     errors: dict[str, Tensor]
 
     def float(self) -> ImitationFeatures:
-        """Return the features as they are, since the loss widens the tensors that it reads."""
+        """Return the features unchanged, since the loss itself converts the tensors that it reads to float32."""
         return self
 
 
 def action_errors(
     planned: Float[Tensor, "B T A"], demonstrated: Float[Tensor, "B T A"], normalizer: LinearNormalizer
 ) -> dict[str, Tensor]:
-    """Return the errors of sampled actions against demonstrated actions, in units of half the training range.
+    """Return the errors of sampled actions relative to demonstrated actions, in units of half the training range.
 
-    The error of the noise hides undertraining: it can be small while the errors of executed actions are large.
+    These errors reveal undertraining that the noise error hides: it can be small while actions have large errors.
 
     Returns:
-        `action_error`, the root mean square over all dimensions; `action_error/0` ..., that of each dimension; and
-        `gripper_wrong`, the share of steps at which the last dimension (the gripper's, with one arm) lies on the other
-        side of its middle.
+        `action_error`, the root mean square over all dimensions; `action_error/0` ..., the root mean square of each
+        dimension; and `gripper_wrong`, the share of steps at which the last dimension (the gripper's, with one arm)
+        lies on the wrong side of the middle of its range.
     """
     found, wanted = normalizer(planned.float()), normalizer(demonstrated.float())
     squared = (found - wanted).square().mean((0, 1))
@@ -211,14 +211,15 @@ def action_errors(
 
 
 class Imitation(Objective):
-    """A diffusion policy's objective.
+    """The training objective of a diffusion policy.
 
     `encode` also computes the losses of auxiliary terms, from the tensors of its pass over the batch. Nothing is
-    gathered across processes: no sample is another's negative, so each process has its own loss, and gradients are
-    averaged.
+    gathered across processes, since samples are not negatives of each other: each process computes its own loss, and
+    gradients are averaged.
 
-    Metrics: `imitation`, the error of the network's output; of each term `NAME/loss` and its own metrics. In validation
-    the policy also plans from every window, and `action_errors` of the steps that would be executed are logged.
+    Metrics: `imitation`, the error of the network's output; and for each term `NAME/loss` and the term's metrics. In
+    validation the policy also plans from every window, and `action_errors` of the steps that would be executed are
+    logged.
 
     Args:
         policy: The policy: encoder, denoising network and normalisers. Training changes this module, not a copy.
@@ -230,7 +231,7 @@ class Imitation(Objective):
     def __init__(self, policy: DiffusionPolicy, terms: Mapping[str, AuxiliaryTerm] | None = None) -> None:
         super().__init__()
         self.policy = policy
-        # Terms with batches of their own come last: their pass through the encoder replaces the policy's tokens.
+        # Terms with separate batches come last: their pass through the encoder replaces the policy's tokens.
         ordered = sorted((terms or {}).items(), key=lambda one: one[1].own_sampling() is not None)
         self.terms = nn.ModuleDict(dict(ordered))
         size, frame = policy.encoder.config.size, policy.frame
@@ -255,7 +256,7 @@ class Imitation(Objective):
         self._spec = replace(spec, beside=beside)
 
     def sampling(self) -> Spec:
-        """Return the spec of o_{t-To+1} ... o_t, the actions from a_{t-To+1} on, noise, and terms' batches."""
+        """Return the spec of o_{t-To+1} ... o_t, the actions from a_{t-To+1} on, noise, and the terms' batches."""
         return self._spec
 
     def encode(self, batch: Batch) -> ImitationFeatures:
@@ -300,7 +301,7 @@ class Imitation(Objective):
         return {"model": rest, **apart}
 
     def weight_decays(self) -> dict[str, float]:
-        """Return the transformer's decays, as in the original's configuration."""
+        """Return the transformer's weight decays, as in the original's configuration."""
         return {"decayed": TRANSFORMER_DECAY, "plain": 0.0}
 
     def after_step(self) -> None:
@@ -324,7 +325,7 @@ class Imitation(Objective):
         return cast("dict[str, AuxiliaryTerm]", dict(self.terms.items()))
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped as one; validation crops the centre."""
+        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped alike; validation crops the centre."""
         size, crop = self._spec.crop, batch.get("crop")
         if "frames" not in batch:  # a policy without cameras
             B, To = len(batch["actions"]), self.policy.history

@@ -1,4 +1,4 @@
-"""LIV: VIP towards image goals and towards language goals, tied by CLIP on goal frames (Ma et al., 2023).
+"""LIV: VIP towards image goals and language goals, plus CLIP on goal frames, which ties them (Ma et al., 2023).
 
     L = w_image VIP(o_g) + w_text VIP(l) + w_clip CLIP(o_T, l)
     V(o; g) = cos(phi(o), phi(g)) / (1 - gamma),  V(o; l) = cos(phi(o), psi(l)) / (1 - gamma)
@@ -13,11 +13,11 @@ Where the sources differ:
   - Eq. 10 of the DecisionNCE paper prints VIP's reward with the other sign, and an InfoNCE of scaled cosines;
     the authors' CLIP term has no temperature and no scale. We follow the authors.
   - The authors use one reward for both goals, which is always -1, since they sample o_t before the image goal. Here
-    it is 0 where o_t is the image goal, which need not be the clip's last frame.
-  - The authors' CLIP term has a frame of the clip's last twentieth; here it has the last.
-  - Their shuffles keep fixed points, so that a clip can be its own negative; `LIV` has shuffles without
-    fixed points. `liv_loss` takes any rows as an argument.
-  - They add 1e-8 inside VIP's logarithms; `epsilon=1e-8` gives their numbers (see `vip`).
+    the reward is 0 where o_t is the image goal, which need not be the clip's last frame.
+  - The authors' CLIP term uses a frame of the clip's last 5 %; here it uses the last frame.
+  - The authors' shuffles keep fixed points, so that a clip can be its own negative; `LIV` uses shuffles without
+    fixed points. `liv_loss` takes the rows of the negatives as an argument.
+  - The authors add 1e-8 inside VIP's logarithms; `epsilon=1e-8` gives their numbers (see `vip`).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class LIVConfig(ClipConfig):
     """Settings of LIV, from the authors' pretraining configuration.
 
     Attributes:
-        discount: gamma.
-        num_negatives: N, the number of other clips that each goal is contrasted with.
+        discount: Discount factor (gamma).
+        num_negatives: Number of other clips that each goal is contrasted with (N).
         image_weight: Weight of VIP towards the image goal.
         text_weight: Weight of VIP towards the instruction.
         clip_weight: Weight of the CLIP term.
-        multi_positive: Under an instruction, clips of the same instruction are not each other's negatives.
+        multi_positive: In the terms with instructions, do not use clips with the same instruction as negatives.
     """
 
     discount: float = Field(default=0.98, ge=0, lt=1)
@@ -91,16 +91,16 @@ def liv_loss(
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, o_T), o_T the clip's last frame.
         text: Raw embedding of each clip's instruction.
-        rewards: 0 where o_t is o_g, -1 elsewhere (`vip.goal_rewards`).
+        rewards: 0 for rows whose o_t is o_g, -1 for other rows (`vip.goal_rewards`).
         image_negatives: For each row, the N rows that it is contrasted with under its image goal; `None` for no
             contrast.
         text_negatives: For each row, the N rows that it is contrasted with under its instruction.
-        discount: gamma.
+        discount: Discount factor (gamma).
         image_weight: Weight of VIP towards the image goal.
         text_weight: Weight of VIP towards the instruction.
         clip_weight: Weight of the CLIP term.
-        labels: Equal numbers for equal instructions, which are then not each other's negatives in the CLIP term.
-        similarity: Similarity of state and goal in the two value terms; the CLIP term always has cosines.
+        labels: Equal numbers for equal instructions; clips with equal numbers are not negatives in the CLIP term.
+        similarity: Similarity of state and goal in the two value terms; the CLIP term always uses cosines.
         epsilon: See `vip.dual_value_loss`.
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}, o_T")

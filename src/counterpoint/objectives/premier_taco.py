@@ -1,4 +1,4 @@
-"""Premier-TACO: contrast of the state that actions lead to with states near it.
+"""Premier-TACO: contrast of the state that actions lead to with states near it in time.
 
 Zheng et al., "Premier-TACO is a Few-Shot Policy Learner", ICML 2024 (arXiv 2402.06187).
 
@@ -9,24 +9,25 @@ Zheng et al., "Premier-TACO is a Few-Shot Policy Learner", ICML 2024 (arXiv 2402
     binary              1/2 [ mean_i softplus(-g.h) + mean_i softplus(g.h~) ]   `premier_taco_loss`
     softmax             -mean_i log [ e^{g.h} / (e^{g.h} + e^{g.h~}) ]          `premier_taco_window_softmax_loss`
 
-Symbols: g^(i) -> `predicted[i]`; h^(i) -> `positive[i]`; h~^(i) -> `negative[i]`, or `negatives[i, n]` where
-Appendix D takes all of the window; phi is the encoder; psi, G and H are `FutureHeads`; K, W -> `steps`, `window`.
+Symbols: g^(i) -> `predicted[i]`; h^(i) -> `positive[i]`; h~^(i) -> `negative[i]`, or `negatives[i, n]` if all states of
+the window are negatives (Appendix D); phi is the encoder; psi, G and H are `FutureHeads`; K, W -> `steps`, `window`.
 
 Where the sources differ:
   - Eq. 2 prints products without exp. The authors' code classifies each product as positive or negative: the binary
     form, without temperature or normalisation. We follow the code; `loss="softmax"` is the other reading.
-  - The paper's equation lets gradients through h and h~. The authors encode future states without any. We follow
-    the code (`stop_gradient`). The paper's H, which no anchor passes through, is trained all the same: see
+  - In the paper's equation gradients flow through h and h~. The authors encode future states without gradients. We
+    follow the code (`stop_gradient`). The paper's H, which no anchor passes through, is trained nevertheless: see
     `FutureHeads`.
   - Heads: Appendix C and the code do not agree. We follow the paper; `heads="released"` is the code.
-  - The window: with K <= W the printed one contains the anchor s_t. We keep it; `exclude_anchor` leaves it out.
-    In the code early negatives wrap around to the episode's end; here the window ends where the episode does.
+  - The window: if K <= W, the printed window contains the anchor s_t. We keep s_t; `exclude_anchor` leaves it out.
+    In the code early negatives wrap around to the episode's end; here the window is cut off at the episode's ends.
 
-Initial weights are those of the authors' code, which the paper does not mention (`drq_weights`). With torch's a fresh
-encoder mostly encodes what all images share, states of one window lie close together, and both losses stay at log 2. So
-they do, with any weights, at small image sizes under a random shift of each observation by itself, which moves images
-further than a window's steps do. `ObservationConfig(centre=True)` subtracts the mean image, and
-`premier_taco_mixed_loss` adds the batch's other rows as easier negatives; neither is the paper's.
+Initial weights are those of the authors' code, which the paper does not mention (`drq_weights`). With torch's initial
+weights, an encoder mostly encodes what all images share, states of one window lie close together, and both losses stay
+at log 2. With any weights, the losses also stay at log 2 for small images if each observation is shifted independently,
+since the shift moves images further than a window's steps do. Two remedies are not from the paper:
+`ObservationConfig(centre=True)` subtracts the mean image, and `premier_taco_mixed_loss` adds the batch's other rows as
+easier negatives.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ from counterpoint.objectives.steps import StepConfig, StepObjective, check_actio
 def premier_taco_loss(
     predicted: Float[Tensor, "B D"], positive: Float[Tensor, "B D"], negative: Float[Tensor, "B D"]
 ) -> Float[Tensor, ""]:
-    """Return the authors' form of Eq. 2: positive and negative each classified by itself. log 2 at chance.
+    """Return the authors' form of Eq. 2, which classifies positive and negative separately; log 2 at chance.
 
     Args:
         predicted: g, from the anchor and its actions.
         positive: h, of the state K steps ahead.
-        negative: h~, of a state near it.
+        negative: h~, of a state near the positive.
     """
     return premier_taco_window_loss(predicted, positive, negative[:, None])
 
@@ -83,7 +84,7 @@ def premier_taco_window_loss(
         positive: h.
         negatives: h~, of N states of the window.
         valid: False for states that lie outside the episode; by default all are valid. A row without valid negatives
-            has the loss of its positive alone.
+            has only the loss of its positive.
     """
     right, wrong, valid = _scores(predicted, positive, negatives, valid)
     return (functional.softplus(-right).mean() + _row_mean(functional.softplus(wrong), valid)) / 2
@@ -97,9 +98,9 @@ def premier_taco_window_softmax_loss(
     *,
     valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return Eq. 2 read as a softmax: the positive against all of a row's negatives at once; log 2 at chance of one.
+    """Return Eq. 2 as a softmax: the positive against all of a row's negatives; log 2 at chance with one negative.
 
-    Takes the arguments of `premier_taco_window_loss`. Mean over rows that have a negative; 0 without any.
+    Takes the arguments of `premier_taco_window_loss`. The mean is over rows that have a negative; 0 if none has.
     """
     right, wrong, valid = _scores(predicted, positive, negatives, valid)
     candidates = torch.cat([right[:, None], wrong.masked_fill(~valid, -torch.inf)], 1)
@@ -116,13 +117,13 @@ def premier_taco_mixed_loss(
     valid: Bool[Tensor, "B N"] | None = None,
     weight: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """Return InfoNCE over each row's window negatives and the other rows' positives together. Not the paper's.
+    """Return InfoNCE over each row's window negatives and the other rows' positives together; not from the paper.
 
         -mean_i log e^{g_i.h_i} / ( sum_j e^{g_i.h_j} + weight sum_n e^{g_i.h~_in} )
 
-    The other rows are easier negatives, with which the encoder starts to learn. Takes the arguments of
-    `premier_taco_window_loss`; each window negative counts as `weight` candidates, and a large weight brings the slow
-    start back.
+    The other rows are easier negatives, from which the encoder starts to learn. Takes the arguments of
+    `premier_taco_window_loss`. Each window negative counts as `weight` candidates; with a large weight learning starts
+    slowly again.
     """
     require(weight > 0, "weight", weight, "more than 0", "1 counts it as one of the candidates")
     right, wrong, valid = _scores(predicted, positive, negatives, valid)
@@ -139,9 +140,9 @@ def window_accuracy(
     *,
     valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the share of a row's window negatives that score below its positive, mean over rows that have any.
+    """Return the share of a row's window negatives that score below its positive, mean over rows with negatives.
 
-    0.5 is chance: equal scores (in a scene where nothing moves) count half.
+    Chance is 0.5, since equal scores (in a scene where nothing moves) count half.
     """
     right, wrong, valid = _scores(predicted, positive, negatives, valid)
     return _row_mean(((right[:, None] - wrong).sign() + 1) / 2, valid)
@@ -151,15 +152,15 @@ class FutureConfig(StepConfig):
     """Settings that TACO and Premier-TACO share.
 
     Attributes:
-        steps: K.
+        steps: Number of actions, and of steps from the anchor to the positive state (K).
         shift_together: Shift all observations of a sample by the same amount. With independent shifts (the authors'
-            code), two states of a window differ by up to 2 `shift` pixels before anything has moved, which at small
-            sizes hides the differences between the window's negatives.
-        heads: `paper` or `released`, see `FutureHeads`.
-        hidden: Width of G, and of the paper's H.
-        action_hidden: Width of the paper's psi.
-        stop_gradient: Future states, positive and negative, pass no gradient to the encoder (the authors' code);
-            otherwise they do (the papers' equations).
+            code), two states of a window differ by up to 2 `shift` pixels even if nothing moves. In small images this
+            hides the differences between the window's negatives.
+        heads: Heads of the paper (`paper`) or of the authors' code (`released`); see `FutureHeads`.
+        hidden: Width of the prediction head G, and of the paper's projection head H.
+        action_hidden: Width of the paper's action encoder psi.
+        stop_gradient: Pass no gradient from future states (positives and negatives) to the encoder, as in the authors'
+            code; if False, pass gradients, as in the papers' equations.
     """
 
     steps: PositiveInt = 3
@@ -171,17 +172,17 @@ class FutureConfig(StepConfig):
 
 
 class FutureHeads(nn.Module):
-    """The heads psi, G and H: G predicts from a state and actions psi, H projects the future state.
+    """The heads: psi encodes actions, G predicts from a state and encoded actions, H projects future states.
 
-    `paper` is Appendix C of Premier-TACO: per-action psi of A -> 64 -> A, G of D + K A -> 1024 -> D, H of
-    D -> 1024 -> D. `released` is the authors' code: psi is linear, layer normalisation and tanh on the K A numbers of
-    the whole sequence; H is the same on D; G sees H(z) where the paper has z. Both have the authors' initial weights,
-    `drq_weights`.
+    `paper` is Appendix C of Premier-TACO: psi of A -> 64 -> A on each action, G of D + K A -> 1024 -> D, H of
+    D -> 1024 -> D. `released` is the authors' code: psi is a linear layer, layer normalisation and tanh on the K A
+    numbers of the whole sequence; H has the same layers on D numbers; the input of G is H(z) instead of z. Both have
+    the authors' initial weights, `drq_weights`.
 
     Args:
-        embed_dim: D.
-        action_dim: A.
-        config: Kind and widths.
+        embed_dim: Dimensions of an embedding (D).
+        action_dim: Number of action dimensions (A).
+        config: Kind of heads and their widths.
     """
 
     def __init__(self, embed_dim: int, action_dim: int, config: FutureConfig) -> None:
@@ -205,8 +206,8 @@ class FutureHeads(nn.Module):
     def project(self, z: Float[Tensor, "*batch D"], *, stop: bool) -> Float[Tensor, "*batch D"]:
         """Return h = H(z) of future states; with `stop`, no gradient passes to the encoder.
 
-        The paper's H is applied to future states alone and is trained on them; the authors' is also applied to the
-        anchors, and trained on those only.
+        The paper's H is applied only to future states and trained on them. The H of the authors' code is also applied
+        to the anchors, and trained only on those.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not (stop and self.config.heads == "released")):
             projected: Tensor = self.H(z.detach() if stop else z)
@@ -222,11 +223,11 @@ class FutureObjective(StepObjective):
     config: FutureConfig
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         self.heads = FutureHeads(D, self.action_dim, self.config)
 
     def anchor_and_rest(self, batch: Batch) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B V-1 D"]]:
-        """Return z of the first view and h of all others; with `stop_gradient` the others run without a graph."""
+        """Return z of the first view and h of all others; with `stop_gradient` the others have no autograd graph."""
         views = self.views(batch)
         if not self.config.stop_gradient:
             embedded = self.embed(views, batch)
@@ -238,14 +239,14 @@ class FutureObjective(StepObjective):
 
 
 class PremierTACOConfig(FutureConfig):
-    """Settings of `PremierTACO`; the paper's by default.
+    """Settings of Premier-TACO; the paper's by default.
 
     Attributes:
-        window: W.
-        exclude_anchor: Never take s_t as a negative.
-        every: Take all states of the window as negatives (Appendix D), instead of one at random.
-        loss: `binary` is the authors' form, `softmax` the other reading of Eq. 2, `mixed` takes in-batch negatives in.
-        window_weight: Number of candidates that a window negative counts as in `mixed`.
+        window: Number of steps before and after the positive state from which negatives come (W).
+        exclude_anchor: Never use the anchor state as a negative.
+        every: Use all states of the window as negatives (Appendix D), instead of one at random.
+        loss: `binary` is the authors' form, `softmax` the other reading of Eq. 2, `mixed` adds in-batch negatives.
+        window_weight: With `mixed`, the number of candidates that a window negative counts as.
     """
 
     window: PositiveInt = 5
@@ -276,15 +277,15 @@ class PremierTACO(FutureObjective):
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the loss, with metrics of the batch's rows and of the window's negatives.
 
-        Metrics: the three of `contrast_metrics` on g_i.h_j; `window_accuracy`, 0.5 at chance; `chance_gap`: the loss
-        of equal scores minus the loss, in nats. An untrained objective has 0.5 and 0.
+        Metrics: those of `contrast_metrics` on g_i.h_j; `window_accuracy`; and `chance_gap`, the loss of equal scores
+        minus the loss, in nats. For an untrained objective `window_accuracy` is 0.5 and `chance_gap` is 0.
         """
         g, positive, negatives = (features.rows[name] for name in ("predicted", "positive", "negatives"))
         valid = batch["near_valid"]
         loss = self._loss(g, positive, negatives, valid)
         with torch.no_grad():
             chance = self._loss(torch.zeros_like(g), positive, negatives, valid)
-            metrics = {  # the first is what the terminal shows beside the loss
+            metrics = {  # the terminal shows the first one next to the loss
                 "window_accuracy": window_accuracy(g, positive, negatives, valid=valid),
                 "chance_gap": chance - loss,
             } | contrast_metrics(g @ positive.T)
@@ -304,7 +305,7 @@ def _scores(
     negatives: Float[Tensor, "B N D"],
     valid: Bool[Tensor, "B N"] | None,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
-    """Return g.h, g.h~ and `valid`, all True by default."""
+    """Return g.h, g.h~ and `valid` (by default all True)."""
     valid = torch.ones(negatives.shape[:2], dtype=torch.bool, device=negatives.device) if valid is None else valid
     ok = negatives.ndim == 3 and predicted.shape == positive.shape == negatives.shape[::2]
     ok = ok and valid.shape == negatives.shape[:2]

@@ -6,26 +6,26 @@ Both losses are -log of the positive's share among candidates (Eq. 9 in Appendix
 The three frames s_0, s_1, s_2 are in order, and S = -||.||_2:
   - time: S(s_2, s_1) against S(s_2, s_0) and S(s_2, s_2 of other clips); S(s_0, s_1) against S(s_0, s_2) and
     S(s_0, s_0 of other clips); the mean of the two.
-  - language: a 5-layer perceptron G(o_0, o, l), where o_0 is of the clip's first fifth, ranks the later frame
-    of each pair (o_0 < o_g), (s_0 < s_1), (s_1 < s_2) above the earlier one and above (o_0, later frame) of
-    other clips, all under this clip's instruction; the mean of the three.
+  - language: a 5-layer perceptron G(o_0, o, l) ranks the later frame of each pair (o_0 < o_g), (s_0 < s_1),
+    (s_1 < s_2) above the earlier one and above (o_0, later frame) of other clips, all under this clip's instruction;
+    the mean of the three. o_0 is sampled from the clip's first 20 %.
 
 Symbols: phi of (o_0, o_g, s_0, s_1, s_2) -> `frames[:, 0..4]`; psi(l) -> `text`; G -> `LanguageReward`.
 
 Where the sources differ:
-  - G is described with a sigmoid at its end; the authors define one and never apply it. Inside the softmax it
-    would keep the loss above log(1 + (N+1)/e), .90 of log(N+2) = 1.61 at N = 3. So `R3M` contrasts
-    `LanguageReward.logit`, as their code does, and its reward is the sigmoid of it; the functions take either.
-  - The authors' default configuration gives the language loss weight 0; the paper's method, and the default
-    here, is 1.
-  - Their shuffles keep fixed points, so that a clip can be its own negative; `R3M` samples shuffles without
-    fixed points. The functions take any rows as an argument.
-  - They add 1e-8 inside the logarithm and to the sum below. Beyond a distance of about 18 that term outweighs
-    every candidate and the gradient vanishes. Here the share is computed stably, without it; `epsilon=1e-8`
-    gives theirs.
-  - Clips without an instruction have no language loss, and the mean still runs over all of B, as the authors
-    do.
-  - Their text encoder is a frozen DistilBERT. Here the dual encoder decides what of its text tower trains.
+  - The paper describes G with a final sigmoid; the authors' code defines one and never applies it. Inside the softmax
+    the sigmoid would keep the loss above log(1 + (N+1)/e) = .90, with log(N+2) = 1.61 at chance, for N = 3. So `R3M`
+    contrasts `LanguageReward.logit`, as their code does, and its reward is the sigmoid of the logit. The functions
+    accept either.
+  - The authors' default configuration gives the language loss weight 0; in the paper's method, and by default here, the
+    weight is 1.
+  - The authors' shuffles keep fixed points, so that a clip can be its own negative; `R3M` samples shuffles without
+    fixed points. The functions take the rows of the negatives as an argument.
+  - The authors add 1e-8 inside the logarithm and to the denominator. Beyond a distance of about 18 that term outweighs
+    every candidate and the gradient vanishes. Here the share is computed in a stable way without this term;
+    `epsilon=1e-8` gives their numbers.
+  - Clips without an instruction have a language loss of 0, and count in the mean over B, as in the authors' code.
+  - The authors' text encoder is a frozen DistilBERT. Here the dual encoder defines which part of its text tower trains.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class LanguageReward(nn.Module):
     """The reward G(o_0, o, l) in (0, 1): progress of instruction l between o_0 and o.
 
     Args:
-        frame_dim: D of the frames' embeddings.
-        text_dim: D of the text's embedding.
+        frame_dim: Dimensions of the frames' embeddings.
+        text_dim: Dimensions of the text's embedding.
         hidden: Width of the four hidden layers.
     """
 
@@ -90,20 +90,20 @@ class LanguageReward(nn.Module):
 
 
 RewardFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(first [..., D], current [..., D], text [..., L]) -> [...]"""
+"""A reward: (first [..., D], current [..., D], text [..., L]) -> [...]"""
 
 
 class R3MConfig(ClipConfig):
     """Settings of R3M.
 
     Attributes:
-        num_negatives: N, the number of other clips in each softmax.
-        time_weight: lambda_1.
-        language_weight: lambda_2; the authors' base configuration has 0.
-        l1_weight: lambda_3.
-        l2_weight: lambda_4.
-        hidden: Width of the language reward.
-        multi_positive: Under an instruction, clips of the same instruction are not each other's negatives.
+        num_negatives: Number of other clips in each softmax (N).
+        time_weight: Weight of the time contrast (lambda_1).
+        language_weight: Weight of the language contrast (lambda_2); 0 in the authors' base configuration.
+        l1_weight: Weight of the mean L1 norm of the embeddings (lambda_3).
+        l2_weight: Weight of the mean L2 norm of the embeddings (lambda_4).
+        hidden: Width of the language reward's hidden layers.
+        multi_positive: In the language contrast, do not use clips with the same instruction as negatives.
     """
 
     num_negatives: int = Field(default=3, ge=0)
@@ -125,8 +125,8 @@ def time_candidates(
 
     Args:
         ordered: Raw embeddings of s_0 < s_1 < s_2.
-        negatives: For each row the N rows whose s_0 ([:, 0]) and s_2 ([:, 1]) it is contrasted with.
-        similarity: S.
+        negatives: For each row, the N rows whose s_0 ([:, 0]) and s_2 ([:, 1]) it is contrasted with.
+        similarity: The similarity S of two embeddings.
     """
     check_frames(ordered, "s_0, s_1, s_2")
     s0, s1, s2 = ordered[:, :3].unbind(1)
@@ -147,7 +147,7 @@ def language_candidates(
     """Return rewards of the language contrast, C = 2 + N, the positive first: for o_g, s_1 and s_2.
 
     Args:
-        reward: G, a `LanguageReward` or its `logit`, or any function like them.
+        reward: G: a `LanguageReward`, its `logit`, or a function with the same arguments.
         frames: Raw embeddings of (o_0, o_g, s_0, s_1, s_2).
         text: Raw embedding of each clip's instruction.
         negatives: For each row the N rows whose (o_0, o_g), (o_0, s_1) and (o_0, s_2) it is contrasted with.
@@ -171,7 +171,7 @@ def r3m_time_contrastive_loss(
     similarity: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return R3M's time contrast; arguments as in `time_candidates`, `epsilon` as in the module's docstring."""
+    """Return R3M's time contrast; for arguments see `time_candidates`, for `epsilon` the module's docstring."""
     return _minus_log_share(time_candidates(ordered, negatives, similarity=similarity), epsilon).mean()
 
 
@@ -185,9 +185,9 @@ def r3m_language_loss(
     has_text: Bool[Tensor, " B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return R3M's language contrast; arguments as in `language_candidates`, `epsilon` as in the module's docstring.
+    """Return R3M's language contrast; for arguments see `language_candidates`, for `epsilon` the module's docstring.
 
-    A clip without an instruction (`has_text` is False) has the loss 0, and still counts in the mean over B.
+    A clip without an instruction (`has_text` is False) has the loss 0, and counts in the mean over B.
     """
     rows = _minus_log_share(language_candidates(reward, frames, text, negatives), epsilon)
     return (rows if has_text is None else rows * has_text).mean()
@@ -212,17 +212,17 @@ def r3m_loss(
     """Return the weighted sum of time contrast, language contrast and the two norm penalties.
 
     Args:
-        reward: G.
+        reward: The language reward G.
         frames: Raw embeddings of (o_0, o_g, s_0, s_1, s_2).
         text: Raw embedding of each clip's instruction.
         language_negatives: See `language_candidates`.
         time_negatives: See `time_candidates`.
         has_text: See `r3m_language_loss`.
-        time_weight: lambda_1.
-        language_weight: lambda_2.
-        l1_weight: lambda_3.
-        l2_weight: lambda_4.
-        similarity: S.
+        time_weight: Weight lambda_1 of the time contrast.
+        language_weight: Weight lambda_2 of the language contrast.
+        l1_weight: Weight lambda_3 of the mean L1 norm.
+        l2_weight: Weight lambda_4 of the mean L2 norm.
+        similarity: The similarity S of two embeddings.
         epsilon: See the module's docstring.
     """
     time = r3m_time_contrastive_loss(frames[:, 2:], negatives=time_negatives, similarity=similarity, epsilon=epsilon)
@@ -242,8 +242,8 @@ def _minus_log_share(candidates: Float[Tensor, "*batch C"], epsilon: float = 0.0
 class R3M(ClipObjective):
     """R3M on clips.
 
-    Its space aligns no frame with a text: language scores come from `language_reward` alone. Arguments are those of
-    `ClipObjective`.
+    Frames and texts are not aligned in the embedding space; language scores come only from `language_reward`. Arguments
+    are those of `ClipObjective`.
     """
 
     config_type = R3MConfig
@@ -284,9 +284,9 @@ class R3M(ClipObjective):
     def language_reward(
         self, first: Float[Tensor, "*#batch D"], frames: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
-        """Return rewards in (0, 1) of `frames` for `text` since `first`; raw embeddings that broadcast.
+        """Return rewards in (0, 1) for progress on `text` from `first` to `frames`; raw embeddings that broadcast.
 
-        For a reward curve: `first` [D] the clip's first frame, `frames` [T, D] all of them, `text` [D].
+        For a reward curve pass `first` [D], the clip's first frame, `frames` [T, D], all frames, and `text` [D].
         """
         reward: Tensor = self.reward(first, frames, text)
         return reward

@@ -1,4 +1,4 @@
-"""SMART: a control transformer's forward, inverse and masked hindsight prediction (Sun et al., ICLR 2023, section 4).
+"""SMART: forward, inverse and masked hindsight prediction by a control transformer (Sun et al., ICLR 2023, section 4).
 
     tokens       o_0 a_0 o_1 a_1 ... o_{L-1} a_{L-1}
     forward      mean || g(o_0 ... a_t) - sg phibar(o_{t+1}) ||^2, a token sees itself and earlier ones
@@ -6,25 +6,26 @@
     hindsight    mean over masked a_t of || k(all tokens not masked) - a_t ||^2, masked tokens replaced by a learned one
     loss         their sum, equal weights (section 4.2)
 
-A baseline of Premier-TACO (section 4, "Control Transformer"). phi is kept, and the transformer dropped; phibar is a
-moving average of phi. Symbols: g, h, k -> `ControlTransformer`.
+SMART is a baseline of Premier-TACO (section 4, "Control Transformer"). After training, phi is kept and the transformer
+is dropped; phibar is a moving average of phi. Symbols: g, h, k -> `ControlTransformer`.
 
 Where the sources differ:
-  - SMART masks one action and one observation at first, and more as training goes on: all L actions and L/2 of the
-    observations in the end, the same ones in a whole batch. Here each sample has a k uniform in 1 ... L and is masked
-    as at that stage of the schedule: k actions and as many observations up to L/2. First and last observation are
-    never masked.
-  - The last action comes after the last observation, so that hindsight does not determine it. When it is masked it is
-    predicted all the same, as in the authors' code.
+  - SMART masks one action and one observation at first, and more as training proceeds: in the end all L actions and L/2
+    of the observations, the same ones in a whole batch. Here k is sampled uniformly from 1 ... L for each sample, which
+    is masked as at that stage of the schedule: k actions, and k observations but at most L/2. The first and the last
+    observation are never masked.
+  - The last action comes after the last observation, so that hindsight does not determine it. If it is masked, it is
+    predicted nevertheless, as in the authors' code.
   - The authors' code takes the mean of the three losses; we follow the paper, which writes the sum.
-  - The prediction of masked action t is read at that action's own token, number 2 t + 1; theirs at token number t.
-  - A masked token is learned; theirs is filled with -1. Positions in the context are embedded, those in the episode
-    are not.
-  - SMART has its own ConvNet and frames; here the encoder that is pretrained is widened linearly to tokens.
-  - The defaults are smaller than SMART's: a context of 30, 8 layers, 8 heads, width 256.
-  - Weights of the transformer, the heads and the action's map start from N(0, 0.02), their biases (but the action's)
-    and the positions from zero, as in the authors' code. That trains by AdamW (rate 6e-4, betas .9 and .95, decay .1
-    of all linear and convolution weights); the recipe has Premier-TACO's Adam at 1e-4, as for every baseline.
+  - The prediction of masked action t is read at that action's token, number 2 t + 1; in their code at token number t.
+  - Masked tokens are replaced by a learned one; in their code they are filled with -1. Positions in the context are
+    embedded, positions in the episode are not.
+  - SMART has its own ConvNet and frames; here a linear layer maps the embeddings of the pretrained encoder to tokens.
+  - The defaults here are smaller than SMART's, which are a context of 30, 8 layers, 8 heads and width 256.
+  - Weights of the transformer, the heads and the actions' linear map start from N(0, 0.02), their biases (except the
+    actions') and the positions from zero, as in the authors' code. Their code trains by AdamW (rate 6e-4, betas .9 and
+    .95, decay .1 of all linear and convolution weights); the recipe uses Premier-TACO's Adam at 1e-4, as for every
+    baseline.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class SMARTConfig(TargetConfig):
     """Settings of SMART.
 
     Attributes:
-        context: L, steps of a sequence.
-        layers: Layers of the transformer, normalised first.
-        heads: Attention heads of the transformer.
+        context: Number of steps of a sequence (L).
+        layers: Number of layers of the transformer (pre-norm).
+        heads: Number of attention heads of the transformer.
         width: Width of the transformer's tokens.
-        dropout: Share of activations dropped while training.
-        mask_actions: Largest share of the actions that is masked.
-        mask_observations: Largest share of the observations that is masked.
-        ema: Rate of phibar's soft update at each step.
+        dropout: Share of activations dropped in training.
+        mask_actions: Maximum share of the actions that is masked.
+        mask_observations: Maximum share of the observations that is masked.
+        ema: Rate of the target encoder's soft update at each step.
     """
 
     context: int = Field(default=8, ge=2)
@@ -75,12 +76,12 @@ class SMARTConfig(TargetConfig):
 
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
-    """Return True where the row's token must not see the column's, at later tokens; `length` is T."""
+    """Return True where the row's token must not see the column's token, which is later; `length` is T."""
     return torch.ones(length, length, dtype=torch.bool).triu(1)
 
 
 def inverse_mask(length: int) -> Bool[Tensor, "T T"]:
-    """Return `causal_mask` with a_t hidden from o_{t+1} too. No other token that o_{t+1} sees has seen a_t."""
+    """Return `causal_mask` with a_t also hidden from o_{t+1}; the other tokens that o_{t+1} sees do not see a_t."""
     hidden = causal_mask(length)
     observation = torch.arange(2, length, 2)
     hidden[observation, observation - 1] = True
@@ -91,9 +92,9 @@ class ControlTransformer(nn.Module):
     """The tokens, the transformer and the three prediction heads.
 
     Args:
-        embed_dim: D, of observations.
-        action_dim: A.
-        config: Sizes.
+        embed_dim: Dimensions of the observations' embeddings (D).
+        action_dim: Number of action dimensions (A).
+        config: Sizes of the transformer.
     """
 
     hidden_causal: Tensor
@@ -127,11 +128,11 @@ class ControlTransformer(nn.Module):
 
         Args:
             observations: Embeddings; gradients flow into them.
-            actions: Zeros outside a row's own dimensions.
+            actions: Actions, with zeros in a row's padded dimensions.
 
         Returns:
-            Next embeddings from the causal outputs at o_t and a_t; actions from the causal output at o_t and the
-            inverse one at o_{t+1}.
+            Next embeddings, from the outputs at o_t and a_t under `causal_mask`; and actions, from the output at o_t
+            under `causal_mask` and the output at o_{t+1} under `inverse_mask`.
         """
         tokens = self._tokens(self.observation(observations), self.action(actions))
         causal = self._read(tokens, self.hidden_causal)  # [B, L, 2, width]: outputs at o_t and at a_t
@@ -150,10 +151,10 @@ class ControlTransformer(nn.Module):
         """Predict all actions of the context from the tokens that are not masked.
 
         Args:
-            observations: Embeddings; gradients flow into those not masked.
-            actions: Zeros outside a row's own dimensions.
-            masked_observations: True where hidden from all tokens.
-            masked_actions: True where hidden from all tokens.
+            observations: Embeddings; gradients flow into those that are not masked.
+            actions: Actions, with zeros in a row's padded dimensions.
+            masked_observations: True for observations that are hidden from all tokens.
+            masked_actions: True for actions that are hidden from all tokens.
         """
         observed = torch.where(masked_observations[..., None], self.masked, self.observation(observations))
         acted = torch.where(masked_actions[..., None], self.masked, self.action(actions))
@@ -161,12 +162,12 @@ class ControlTransformer(nn.Module):
         return predicted
 
     def _tokens(self, observed: Tensor, acted: Tensor) -> Tensor:
-        """Interleave the observations' and the actions' tokens, [B, L, width] each, to [B, 2 L, width]."""
+        """Interleave the tokens of observations and actions, [B, L, width] each, to [B, 2 L, width]."""
         tokens: Tensor = self.dropout(torch.stack([observed, acted], 2).flatten(1, 2) + self.position)
         return tokens
 
     def _read(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return outputs by step and kind: [B, L, 2, width]."""
+        """Return outputs by step and kind (observation, action): [B, L, 2, width]."""
         read: Tensor = self.body(tokens, mask=hidden).unflatten(1, (-1, 2))
         return read
 
@@ -191,9 +192,9 @@ def sample_masks(
     """Sample each row's masked actions and observations, at a uniformly sampled stage of SMART's schedule.
 
     Args:
-        noise: Uniform in [0, 1).
-        actions: Largest share of the actions; at least one is masked.
-        observations: Largest share of the observations; the first and the last are never masked.
+        noise: Random numbers, uniform in [0, 1).
+        actions: Maximum share of the actions; at least one is masked.
+        observations: Maximum share of the observations; the first and the last are never masked.
 
     Returns:
         Masked actions and masked observations.
@@ -219,7 +220,7 @@ class SMART(TargetObjective):
     config: SMARTConfig
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         self.track()
         self.transformer = ControlTransformer(D, self.action_dim, self.config)
 
@@ -229,7 +230,7 @@ class SMART(TargetObjective):
         return self.steps(tuple(range(L)), L).with_transform("noise", Noise((2 * L - 1,), "uniform"))
 
     def encode(self, batch: Batch) -> Features:
-        """Return the three predictions and their targets other than the batch's actions.
+        """Return the three predictions, and the targets that are not in the batch.
 
         Rows are `next` and `following` [B, L-1, D], `inverse` [B, L-1, A], `hindsight` [B, L, A] and `masked` bool
         [B, L].

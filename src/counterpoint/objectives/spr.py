@@ -12,9 +12,10 @@ Schwarzer et al., "Data-Efficient Reinforcement Learning with Self-Predictive Re
 Symbols: phi, h, g, q -> `encoder`, `transition`, `project`, `predict`; phibar, gbar -> `target`; J `steps`; tau `ema`.
 
 This differs from the papers in three points. Their latents are feature maps and h is convolutional; here encoders end
-in a vector, and h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is; theirs is
-scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without; the second paper, which pretrains, has
-0.01. There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 means collapse.
+in a vector, and h is a two-layer perceptron. Here the output of h is layer-normalised and squashed like the encoder's
+output; in the papers it is scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without; the second
+paper, which pretrains, has 0.01. There are no negatives, so embeddings can collapse to one point: the sign of this is
+`categorical_accuracy` near 1 / B with cosines near 1.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class SPRConfig(TargetConfig):
     """Settings of `SPR`.
 
     Attributes:
-        steps: J.
+        steps: Number of future steps that are predicted (J).
         hidden: Width of the transition model.
-        projected: P, dimensions of y.
+        projected: Dimensions of predictions and targets (P).
     """
 
     steps: PositiveInt = 5
@@ -73,7 +74,7 @@ class SPR(TargetObjective):
     config: SPRConfig
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         P = self.config.projected
         transition = perceptron(D + self.action_dim, self.config.hidden, D)
         self.transition = nn.Sequential(transition, nn.LayerNorm(D), nn.Tanh()).apply(drq_weights)
@@ -98,7 +99,7 @@ class SPR(TargetObjective):
         return Features({"predicted": self.predict(self.project(torch.stack(rolled, 1))), "future": future})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the loss, and the contrast of cosines among the batch J steps ahead, which detects collapse."""
+        """Return the loss, and contrast metrics of the batch's cosines J steps ahead, which detect collapse."""
         predicted, future = features.rows["predicted"], features.rows["future"]
         cosines = unit(predicted[:, -1]) @ unit(future[:, -1]).T
         return LossOutput(spr_loss(predicted, future), contrast_metrics(cosines))

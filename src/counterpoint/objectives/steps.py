@@ -1,4 +1,4 @@
-"""The base classes of objectives on transitions, and their shared action checks and small networks."""
+"""Base classes of objectives on transitions, and the action checks and small networks that they share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StepConfig(FrozenConfig):
     """Settings of every objective on transitions.
 
     Attributes:
-        shift: Random shift of every observation, in pixels either way (DrQ-v2's is 4); 0 for none.
+        shift: Maximum random shift of every observation in each direction, in pixels (4 in DrQ-v2); 0 for no shift.
     """
 
     shift: int = Field(default=4, ge=0)
@@ -40,16 +40,16 @@ class StepObjective(Objective):
     """Base of objectives on transitions: an observation encoder, and batches of steps with their actions.
 
     Batches hold `frames` uint8 [B, V, S, H, W, 3], `shift` int64 [B, V, 2], `actions` float32 [B, K, A] with zeros
-    beyond a task's own dimensions, `action_mask` bool [B, A], `near_valid` bool [B, N], `task` int64 [B], and `rewards`
-    float32 [B, K] where the spec has them.
+    in a task's padded dimensions, `action_mask` bool [B, A], `near_valid` bool [B, N], `task` int64 [B], and `rewards`
+    float32 [B, K] if the spec asks for them.
 
     Args:
         encoder: The encoder of observations into D dimensions; kept after training.
-        action_dim: A, of the largest action space; 0 without actions.
-        config: Settings; by default those of `config_type`.
+        action_dim: Number of dimensions of the largest action space (A); 0 without actions.
+        config: Settings; by default the defaults of `config_type`.
 
     Attributes:
-        actions: True when actions are used; an objective without them also learns from videos alone.
+        actions: True if actions are used; if False, the objective can learn from videos without actions.
     """
 
     config_type: ClassVar[type[StepConfig]]
@@ -63,10 +63,10 @@ class StepObjective(Objective):
         self.build(encoder.embed_dim)
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder. Default: none."""
+        """Create the networks needed in addition to the encoder of D dimensions. Default: none."""
 
     def steps(self, offsets: tuple[int, ...], actions: int = 0, **more: Any) -> Spec:
-        """Return `Spec.steps` with the encoder's stack and the configuration's shift."""
+        """Return `Spec.steps` with the encoder's frame stack and the configuration's shift."""
         return Spec.steps(offsets, actions, stack=self.encoder.config.stack, shift=self.config.shift, **more)
 
     def views(self, batch: Batch) -> Tensor:
@@ -97,32 +97,32 @@ class TargetConfig(StepConfig):
     """Settings of every objective with a target network.
 
     Attributes:
-        ema: tau, rate of the target's soft update.
+        ema: Rate of the target network's soft update (tau).
     """
 
     ema: float = Field(default=0.01, gt=0, le=1)
 
 
 class TargetObjective(StepObjective):
-    """Base of objectives whose targets come from a moving average of the encoder and of a map after it.
+    """Base of objectives whose targets come from a moving average of the encoder and of the layers after it.
 
     Arguments are those of `StepObjective`. By default the loss is InfoNCE of the features `predicted` with `future`,
     both [B, P].
 
     Attributes:
-        target: The averages, set by `track`: in the state dict, without gradients, in no optimiser.
+        target: The moving averages, set by `track`; in the state dict, without gradients, in no optimiser.
     """
 
     config: TargetConfig
 
     def track(self, *behind: nn.Module) -> None:
-        """Set `target` to a copy of the encoder and the maps after it."""
+        """Set `target` to a copy of the encoder and of the layers `behind` it."""
         self._online = [self.encoder, *behind]
         self.target = frozen_copy(nn.Sequential(*self._online))
 
     @torch.no_grad()
     def embed_target(self, views: Tensor, batch: Batch) -> Tensor:
-        """Pass observations [B, v, S, H, W, 3] through the target: [B, v, P]."""
+        """Pass observations [B, v, S, H, W, 3] through the target network: [B, v, P]."""
         encoder, *behind = self.target
         assert isinstance(encoder, ObservationEncoder)
         embedded: Tensor = nn.Sequential(*behind)(_embed(encoder, views, batch))
@@ -139,14 +139,14 @@ class TargetObjective(StepObjective):
 
 
 def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
-    """Refuse action sequences whose shape is not [B, `steps`, `action_dim`]."""
+    """Raise if the shape of `actions` is not [B, `steps`, `action_dim`]."""
     if actions.ndim != 3 or actions.shape[1:] != (steps, action_dim):
         hint = "give the objective the data's number of action dimensions, the widest task's where they differ"
         raise BadInputError("actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)
 
 
 def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Make a perceptron of these widths, from input to output, with an activation between its linear layers."""
+    """Create a perceptron with these widths, from input to output, and an activation between its linear layers."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), activation()]

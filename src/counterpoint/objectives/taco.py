@@ -1,22 +1,22 @@
 """TACO: contrast of a state and its actions with the batch's future states.
 
 Zheng et al., "TACO: Temporal Latent Action-Driven Contrastive Loss for Visual Reinforcement Learning", NeurIPS 2023
-(arXiv 2306.13229). Here for pretraining from logged data: its contrastive terms, without the policy.
+(arXiv 2306.13229). Here only its contrastive terms are used, for pretraining from logged data, without the policy.
 
     F[i, j] = G(z_t, u_t ... u_{t+K-1})_i^T W H(z_{t+K})_j
     TACO      -mean_i log softmax_row(F)[i, i]                  `infonce`
-    CURL      the same of H(z_t)_i^T W H(z'_t)_j, z' of the same observation with a shift of its own
+    CURL      the same of H(z_t)_i^T W H(z'_t)_j, z' of the same observation with another shift
     reward    mean_i (R(z_t, u_t ... u_{t+K-1})_i - sum_k r_{t+k})^2, where there are rewards
 
 Symbols: z = phi(s), u = psi(a) as in Premier-TACO; psi, G and H are the same `FutureHeads`, so that the two methods
-compare at equal size and batch. K -> `steps`.
+can be compared at equal size and batch. K -> `steps`.
 
 Where the sources differ:
-  - The paper's terms have separate W; the authors' code has one W and one H for both. Followed: the code.
+  - The paper's terms have separate W; the authors' code has one W and one H for both. We follow the code.
   - The code draws W uniformly from [0, 1), subtracts each row's maximum (no change to a softmax), and encodes future
     states without gradient (`stop_gradient`).
-  - The code's reward is the discounted sum of its replay buffer's n steps; here the plain sum of the K rewards.
-  - Its latent actions have 1.25 A + 1 dimensions; Premier-TACO's A are taken.
+  - The code's reward is the discounted sum of its replay buffer's n steps; here it is the plain sum of the K rewards.
+  - The code's latent actions have 1.25 A + 1 dimensions; here they have A, as in Premier-TACO.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TACOConfig(FutureConfig):
     """Settings of `TACO`.
 
     Attributes:
-        curl: Add the CURL term.
+        curl: Add the CURL term, a contrast of two shifts of the same observation.
         rewards: Add the reward term; the data must have rewards.
     """
 
@@ -51,7 +51,7 @@ class TACO(FutureObjective):
     config: TACOConfig
 
     def build(self, D: int) -> None:
-        """Make the networks beside the encoder."""
+        """Create the networks needed in addition to the encoder."""
         super().build(D)
         config = self.config
         self.W = nn.Parameter(torch.rand(D, D))
@@ -59,7 +59,7 @@ class TACO(FutureObjective):
         self.R = perceptron(width, config.hidden, 1).apply(drq_weights) if config.rewards else None
 
     def sampling(self) -> Spec:
-        """Return the spec of an anchor, twice with the CURL term, the state K steps ahead and the actions between."""
+        """Return the spec of an anchor (twice with the CURL term), the state K steps ahead and the actions between."""
         config = self.config
         offsets = (0, 0, config.steps) if config.curl else (0, config.steps)
         return self.steps(offsets, config.steps, shift_together=config.shift_together, rewards=config.rewards)
@@ -79,7 +79,7 @@ class TACO(FutureObjective):
         return Features(rows=rows)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the sum of the terms; metrics are those of F and, if there are several terms, each term."""
+        """Return the sum of the terms; metrics are `contrast_metrics` of F and, with several terms, each term."""
         rows = features.rows
         logits = rows["predicted"] @ rows["future"].T
         terms = {"taco": infonce(logits)}

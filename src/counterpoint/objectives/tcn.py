@@ -2,11 +2,11 @@
 
     loss = mean -log e^{S(a, p)} / (e^{S(a, p)} + sum_n e^{S(a, n)}),  S(x, y) = -||phi(x) - phi(y)||_2
 
-Symbols: phi(a) -> `anchor`, phi(p) -> `positive`, phi(n) -> `negatives`. The positive is nearer in time to
-the anchor than every negative, which come from the same clip.
+Symbols: phi(a) -> `anchor`, phi(p) -> `positive`, phi(n) -> `negatives`. The positive is nearer in time to the anchor
+than the negatives. All are frames of the same clip.
 
-Where the sources differ: the original minimises a triplet loss; work on robot representations since R3M means
-this softmax by the name. The window and the number of negatives of `NearAndFar` are ours.
+Where the sources differ: the original minimises a triplet loss; since R3M, papers on robot representations use the name
+TCN for this softmax. The window and the number of negatives of `NearAndFar` are ours.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from counterpoint.objectives.base import (
 class NearAndFar:
     """A sampler of an anchor, a positive at most `window` steps away, and negatives farther away than that.
 
-    Anchor, positive and negatives are uniform over the steps that qualify, negatives with replacement. In
-    clips so short that nothing lies farther than `window` from the anchor, the window shrinks to what leaves
-    a negative.
+    Anchor, positive and negatives are sampled uniformly from the steps that qualify, negatives with replacement. If a
+    clip is so short that no step is farther than `window` from the anchor, the window shrinks until a negative is left.
 
     Attributes:
-        window: Largest distance of the positive, in steps.
-        negatives: N.
+        window: Maximum distance of the positive, in steps.
+        negatives: Number of negatives (N).
     """
 
     window: int = 5
@@ -64,7 +63,7 @@ class NearAndFar:
     ) -> Int[NDArray[np.int64], "B F"]:
         """Sample steps (anchor, positive, negatives...)."""
         steps = np.arange(lengths.max())
-        reach = np.maximum(steps, lengths[:, None] - 1 - steps)  # from each step to the end farther away
+        reach = np.maximum(steps, lengths[:, None] - 1 - steps)  # distance from each step to the farther end
         inside = steps < lengths[:, None]
         anchor = uniform_choice(inside & (reach >= 2), 1, rng)
         distance = np.abs(steps - anchor)
@@ -77,8 +76,8 @@ class TCNConfig(ClipConfig):
     """Settings of TCN.
 
     Attributes:
-        window: Largest distance of the positive from the anchor, in steps.
-        num_negatives: N, frames of the same clip outside the window.
+        window: Maximum distance of the positive from the anchor, in steps.
+        num_negatives: Number of negatives: frames of the same clip outside the window (N).
     """
 
     window: int = Field(default=5, ge=1)
@@ -110,7 +109,7 @@ def tcn_loss(
         anchor: Raw embeddings.
         positive: Raw embeddings of frames near the anchors in time.
         negatives: Raw embeddings of frames farther away.
-        similarity: S.
+        similarity: The similarity S of two embeddings.
     """
     ok = negatives.ndim == 3 and negatives.shape[1] and anchor.shape == positive.shape == negatives[:, 0].shape
     expected = "[B, D], [B, D] and [B, N, D] with N >= 1"
@@ -123,7 +122,7 @@ def tcn_loss(
 class TCN(ClipObjective):
     """TCN on clips; arguments are those of `ClipObjective`.
 
-    It trains the image tower alone; scores against language are not defined.
+    It trains only the image tower; scores against language are not defined.
     """
 
     config_type = TCNConfig

@@ -9,18 +9,18 @@ Premier-TACO pretrains policies (section 4, "Policy Pretraining"; batch 1024 and
     actor    = -lambda mean Q_1(z_t, pi(z_t)) + ||pi(z_t) - a_t||^2,  lambda = 2.5 / mean |Q_1|
     loss     = critic + actor; no gradient of the actor's loss reaches Q
 
-pibar and Qbar are moving averages. They and the policy are updated every second step; in between the actor's loss is
-reported without a gradient.
+pibar and Qbar are moving averages. They and the policy are updated every second step; at the other steps the actor's
+loss is reported but not trained.
 
 Where the sources differ, or do not say:
-  - Premier-TACO does not say which loss trains phi. DrQ-v2, and DrQ + BC after it, train it by the critic's alone:
-    `encoder_learns_from = "critic"`. With "both", the actor's loss reaches phi through the policy, never through Q,
-    whose value phi could otherwise raise by itself.
-  - TD3 averages every network it takes a target from; DrQ-v2 has no average of phi. Followed: DrQ-v2, so that z_{t+1}
-    is today's embedding, without a gradient.
-  - Episodes of Meta-World and the control suite end by a time limit and nothing else: y has no term for termination.
-  - Cloning is a mean over own action dimensions; the dimensions that pad an action are 0 wherever Q reads one.
-  - One Q for all tasks sees the observation alone, and rewards as they are.
+  - Premier-TACO does not say which loss trains phi. DrQ-v2, and DrQ + BC after it, train phi only by the critic's loss:
+    `encoder_learns_from = "critic"`. With "both", the actor's loss reaches phi through the policy, but not through Q;
+    otherwise phi could raise the value of Q by itself.
+  - TD3 keeps a moving average of every network that computes targets; DrQ-v2 has no average of phi. We follow DrQ-v2:
+    z_{t+1} is computed by the current phi, without a gradient.
+  - Episodes of Meta-World and the control suite end only by a time limit, so y has no term for termination.
+  - Cloning is a mean over unpadded action dimensions; padded dimensions are 0 in all inputs of Q.
+  - There is one Q for all tasks. Its input is the observation without the task, and rewards are not scaled.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from counterpoint.objectives.steps import StepConfig, StepObjective, check_actio
 
 
 class TD3BCPretrainingConfig(StepConfig):
-    """Settings of TD3 + BC: its authors', with heads as wide as Premier-TACO's.
+    """Settings of TD3 + BC: the authors' values, with heads as wide as Premier-TACO's.
 
     Attributes:
-        alpha: Weight of the value against cloning.
-        discount: gamma.
-        ema: Rate of the soft updates.
-        actor_every: Steps of Q per step of the policy.
+        alpha: Weight of the value relative to cloning.
+        discount: Discount factor (gamma).
+        ema: Rate of the soft updates of the target networks.
+        actor_every: Number of critic updates per policy update.
         target_noise: Standard deviation of the noise on target actions.
-        target_noise_clip: Largest absolute value of that noise.
+        target_noise_clip: Maximum absolute value of that noise.
         hidden: Width of the two hidden layers of policy and Q.
         encoder_learns_from: Losses whose gradients reach the encoder: only the critic's, or both.
     """
@@ -83,7 +83,7 @@ def smoothed_action(
         action: Actions in [-1, 1].
         noise: Standard normal numbers.
         scale: Standard deviation of the noise.
-        limit: Largest absolute value of the noise.
+        limit: Maximum absolute value of the noise.
     """
     return (action + (scale * noise).clamp(-limit, limit)).clamp(-1, 1)
 
@@ -97,8 +97,8 @@ def td3_target(
 
     Args:
         rewards: r_t.
-        next_values: Both target values, Qbar, of the next embedding and the smoothed target action.
-        discount: gamma.
+        next_values: Values of both target critics Qbar for the next embedding and the smoothed target action.
+        discount: Discount factor (gamma).
     """
     return rewards + discount * next_values.amin(1)
 
@@ -108,7 +108,7 @@ def td3_critic_loss(values: Float[Tensor, "B 2"], targets: Float[Tensor, " B"]) 
     """Return squared errors, mean over rows and summed over twins.
 
     Args:
-        values: Both Q of the data's embeddings and actions.
+        values: Values of both Q for the data's embeddings and actions.
         targets: y (`td3_target`).
     """
     ok = values.ndim == 2 and values.shape[:1] == targets.shape
@@ -126,14 +126,14 @@ def td3_bc_actor_loss(
     alpha: float,
     mask: Bool[Tensor, "B A"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return -lambda mean Q + mean squared error over own dimensions, lambda = alpha / mean |Q| without gradient.
+    """Return -lambda mean Q + mean squared error over unpadded dimensions, lambda = alpha / mean |Q| without gradient.
 
     Args:
         value: Q_1 of the policy's actions.
         action: The policy's actions.
-        data_action: a_t, zeros outside the mask.
-        alpha: Weight of the value against cloning.
-        mask: True at a row's own dimensions; all by default.
+        data_action: The data's actions a_t, with zeros outside the mask.
+        alpha: Weight of the value relative to cloning.
+        mask: True at a row's unpadded dimensions; by default all are True.
     """
     mask = torch.ones_like(action, dtype=torch.bool) if mask is None else mask
     weight = alpha / value.detach().abs().mean().clamp_min(1e-8)
@@ -144,8 +144,8 @@ class TwinCritic(nn.Module):
     """Two Q functions of the same embeddings and actions.
 
     Args:
-        embed_dim: D.
-        action_dim: A.
+        embed_dim: Dimensions of an embedding (D).
+        action_dim: Number of action dimensions (A).
         hidden: Width of the two hidden layers.
     """
 
@@ -160,7 +160,7 @@ class TwinCritic(nn.Module):
 
 
 class TD3BCPretraining(StepObjective):
-    """TD3 + BC on transitions, one loss and one optimiser.
+    """TD3 + BC on transitions, with one loss and one optimiser.
 
     Arguments are those of `StepObjective`; actions lie in [-1, 1].
     """
@@ -170,7 +170,7 @@ class TD3BCPretraining(StepObjective):
     updates: Tensor
 
     def build(self, D: int) -> None:
-        """Make policy, twin Q and their targets."""
+        """Create the policy, the twin Q and their target networks."""
         hidden = self.config.hidden
         self.actor = nn.Sequential(perceptron(D, hidden, hidden, self.action_dim), nn.Tanh()).apply(drq_weights)
         self.critic = TwinCritic(D, self.action_dim, hidden).apply(drq_weights)
@@ -188,7 +188,7 @@ class TD3BCPretraining(StepObjective):
         Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B].
 
         Raises:
-            BadInputError: When actions have another size than A, or under several ranks with `actor_every` above 1.
+            BadInputError: If actions do not have A dimensions, or there are several ranks and `actor_every` is not 1.
         """
         check_actions(batch["actions"], 1, self.action_dim)
         views = self.views(batch)
@@ -200,7 +200,7 @@ class TD3BCPretraining(StepObjective):
         return Features(rows | {"policy": policy, "policy_value": policy_value})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the sum of both losses; metrics give each error beside that of the batch's mean target or action."""
+        """Return the sum of both losses; metrics compare each error with that of the batch's mean target or action."""
         rows, mask, actions = features.rows, batch["action_mask"], batch["actions"][:, 0]
         critic = td3_critic_loss(rows["values"], rows["targets"])
         actor = td3_bc_actor_loss(rows["policy_value"], rows["policy"], actions, alpha=self.config.alpha, mask=mask)

@@ -8,8 +8,8 @@ Zheng, Salakhutdinov and Eysenbach, "Contrastive Difference Predictive Coding", 
     TD InfoNCE (Eq. 10, 17) (1 - gamma) CE(F_next, I) + gamma CE(F_future, W)
     actor (Eq. 11)          CE(F_goal, I), minimised over the policy
 
-CE is the cross entropy of rows, mean over rows and twins. At the optimum e^F[i, j] is p(s+ | s, a) / p(s+) up to a
-factor of the row (Eq. 7).
+CE is the cross entropy of rows, mean over rows and twins. At the optimum e^F[i, j] is p(s+ | s, a) / p(s+) times a
+factor that depends only on the row (Eq. 7).
 
 Symbols, row i for the situation x_i = (s_t, a_t, g)^(i) and column j for a state:
 
@@ -22,17 +22,17 @@ Symbols, row i for the situation x_i = (s_t, a_t, g)^(i) and column j for a stat
 Twin critics are on a last axis of 2. The paper does not mention them.
 
 Where the sources differ:
-  - Algorithm 1 and Eq. 17 print W = N softmax. Eq. 10 averages over the N draws, so that the factor is there twice:
-    rows of N make the effective discount gamma N / (1 - gamma + gamma N). We follow the authors' code, whose rows
+  - Algorithm 1 and Eq. 17 print W = N softmax. Eq. 10 averages over the N draws, so that the factor occurs twice: if
+    rows sum to N, the effective discount is gamma N / (1 - gamma + gamma N). We follow the authors' code, whose rows
     sum to 1.
   - The paper's cross entropies are sums over rows; the authors take means over rows and twins. We follow the
     code.
-  - Of twins, W and the actor take the elementwise minimum of the whole matrices of logits before the softmax; one W
-    teaches both critics.
+  - With twin critics, W and the actor use the elementwise minimum of the two matrices of logits before the softmax; the
+    same W trains both critics.
   - The paper samples s_{t+} from p(s+). The authors take the other rows' goals (`roll` of the random goals by one).
     Here the caller chooses the columns of the logits.
-  - Appendix D.3 prints + lambda ||a - a_orig||^2 inside an argmax. It is minimised, and is a mean over action
-    dimensions (the code).
+  - Appendix D.3 prints + lambda ||a - a_orig||^2 inside an argmax. Here, as in the code, this term is minimised and is
+    a mean over action dimensions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from counterpoint.objectives.base import in_full_precision, shapes
 
 @in_full_precision
 def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
-    """Return InfoNCE of every row's own column among all columns (Eq. 6), mean over rows and twins.
+    """Return InfoNCE of column i among all columns for each row i (Eq. 6), mean over rows and twins.
 
     Args:
         logits: Row i: a situation; column j: a future state sampled for situation j.
@@ -60,7 +60,7 @@ def td_infonce_weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tens
     """Return W (Eq. 9): softmax over each row of the twins' minimum; rows sum to 1, no gradient.
 
     Args:
-        weight_logits: The next situations under the target critics, with the columns of `future_logits`.
+        weight_logits: Logits of the next situations with the states of `future_logits`, under the target critics.
     """
     check_square(weight_logits=weight_logits)
     return _weights(weight_logits)
@@ -77,11 +77,11 @@ def td_infonce_loss(
     """Return TD InfoNCE (Eq. 10, 17): row cross entropies of the next state and of the importance-weighted future.
 
     Args:
-        next_logits: Situations with the next states of the batch; the diagonal holds the pairs.
-        future_logits: Situations with states sampled from p(s+).
-        weight_logits: The next situations under the target critics, with the columns of `future_logits`. They get no
-            gradient.
-        discount: gamma.
+        next_logits: Logits of situations with the next states of the batch; the diagonal holds the pairs.
+        future_logits: Logits of situations with states sampled from p(s+).
+        weight_logits: Logits of the next situations with the states of `future_logits`, under the target critics. They
+            get no gradient.
+        discount: Discount factor (gamma).
     """
     check_square(next_logits=next_logits, future_logits=future_logits)
     check_square(weight_logits=weight_logits)
@@ -97,7 +97,7 @@ def td_infonce_loss(
 
 @in_full_precision
 def goal_reaching_rows(goal_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, " B"]:
-    """Return -log p(g | s, a, g) up to a constant of each row (Eq. 11): row cross entropies of the twins' minimum.
+    """Return -log p(g | s, a, g) plus a constant of each row (Eq. 11): row cross entropies of the twins' minimum.
 
     Args:
         goal_logits: Scores of situations, under the policy's actions, with the goals of the batch.
@@ -122,10 +122,10 @@ def cloned_actor_loss(
 ) -> Float[Tensor, ""]:
     """Return the offline actor's loss, in which cloning the data's actions has the share `weight` (Appendix D.3).
 
-    It is the mean over rows of weight * mask * mean_d (a - a_orig)^2 + (1 - weight) * goal_rows.
+    The loss is the mean over rows of weight * mask * mean_d (a - a_orig)^2 + (1 - weight) * goal_rows.
 
     Args:
-        goal_rows: The other loss, row by row: `goal_reaching_rows`.
+        goal_rows: The goal-reaching loss of each row: `goal_reaching_rows`.
         actions: The policy's actions for the data's future goals.
         data_actions: The data's actions in the same situations.
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
@@ -141,13 +141,13 @@ def cloned_actor_loss(
 
 
 def check_square(**logits: Tensor) -> None:
-    """Refuse logits whose shape is not [B, B] or [B, B, twins], or that differ in shape.
+    """Raise if the shape of logits is not [B, B] or [B, B, twins], or if their shapes differ.
 
     Args:
         logits: Logits, by the name of their argument.
 
     Raises:
-        BadInputError: Naming the argument at fault.
+        BadInputError: If a shape is wrong; the message names the argument.
     """
     first = next(iter(logits.values())).shape
     for name, value in logits.items():
@@ -171,5 +171,5 @@ def _own_columns(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
 
 
 def _log_softmax(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "*twins B B"]:
-    """Return log probabilities of every row, twins first: contiguous rows are two to four times as fast."""
+    """Return log probabilities of every row, twins on the first axis: contiguous rows are two to four times as fast."""
     return (logits if logits.ndim == 2 else logits.movedim(2, 0)).log_softmax(-1)

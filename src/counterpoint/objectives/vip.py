@@ -6,11 +6,11 @@
 Symbols: phi(o_0), phi(g), phi(o_t), phi(o_{t+1}) -> `frames[:, 0..3]`; r -> `rewards`; gamma -> `discount`.
 
 Where the sources differ:
-  - Eq. 10 of the DecisionNCE paper prints r with the other sign; the sign here is VIP's own.
-  - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1
-    and L2 norm of the embeddings; both are followed. Their shuffles keep fixed points, so that a clip can be
-    its own negative; `VIP` has shuffles without fixed points. `vip_loss` takes any rows as an argument.
-  - The authors sample o_t before the goal, so that their r is always -1; here it can be the goal, as in the paper.
+  - Eq. 10 of the DecisionNCE paper prints r with the opposite sign; the sign here is that of the VIP paper.
+  - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1 and L2
+    norm of the embeddings; we follow both. Their shuffles keep fixed points, so that a clip can be its own negative;
+    `VIP` uses shuffles without fixed points. `vip_loss` takes the rows of the negatives as an argument.
+  - The authors sample o_t before the goal, so that their r is always -1; here o_t can be the goal, as in the paper.
   - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is computed in a
     stable way without it; `epsilon=1e-8` gives their numbers.
 """
@@ -43,11 +43,11 @@ from counterpoint.objectives.base import (
 
 
 class VIPConfig(ClipConfig):
-    """Settings of VIP; the last three are of the authors' Ego4D configuration.
+    """Settings of VIP; the defaults of the last three are from the authors' Ego4D configuration.
 
     Attributes:
-        discount: gamma.
-        num_negatives: N, the number of other clips that each goal is contrasted with.
+        discount: Discount factor (gamma).
+        num_negatives: Number of other clips that each goal is contrasted with (N).
         l1_weight: Weight of the mean L1 norm of the embeddings.
         l2_weight: Weight of the mean L2 norm of the embeddings.
     """
@@ -59,7 +59,7 @@ class VIPConfig(ClipConfig):
 
 
 def goal_rewards(indices: Int[Tensor, "B F"]) -> Float[Tensor, " B"]:
-    """Return rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 where o_t is the goal, -1 elsewhere."""
+    """Return rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 if o_t is the goal, otherwise -1."""
     return torch.where(indices[:, 2] == indices[:, 1], 0.0, -1.0)
 
 
@@ -74,14 +74,14 @@ def dual_value_loss(
     negatives: Int[Tensor, "N B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return the equation above for goals of any modality.
+    """Return the loss of the module's docstring for goals of any modality.
 
     Args:
         states: Raw embeddings of o_0, o_t and o_{t+1}.
         goal: Raw embedding of each row's goal, an image or a text.
         rewards: r of the transition o_t -> o_{t+1}.
         value: V(o; g) from the two embeddings.
-        discount: gamma.
+        discount: Discount factor (gamma).
         negatives: For each row, the N rows whose o_t and o_{t+1} are scored against its goal with r = -1.
         epsilon: Added to the means inside the logarithms; the authors use 1e-8.
     """
@@ -106,12 +106,12 @@ def vip_loss(
     value: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return VIP's loss; with the two weights, the authors' norm penalties too.
+    """Return VIP's loss, plus the authors' norm penalties if their two weights are given.
 
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}); further frames are ignored.
         rewards: 0 where o_t is the goal, -1 elsewhere (`goal_rewards`).
-        discount: gamma.
+        discount: Discount factor (gamma).
         negatives: For each row, the N rows that it is contrasted with (`other_rows`); `None` for no contrast.
         l1_weight: Weight of the mean L1 norm of the four embeddings.
         l2_weight: Weight of the mean L2 norm of the four embeddings.
@@ -131,7 +131,7 @@ def _log_mean_exp(x: Float[Tensor, " M"], epsilon: float) -> Float[Tensor, ""]:
 
 
 class VIP(ClipObjective):
-    """VIP on clips. It trains the image tower alone; scores against language are not defined.
+    """VIP on clips. It trains only the image tower; scores against language are not defined.
 
     Goals are images. Arguments are those of `ClipObjective`.
     """
@@ -143,15 +143,15 @@ class VIP(ClipObjective):
     reward_form = "goal"
 
     def sampling(self) -> Spec:
-        """Return the spec of LIV's five frames, of which the first four are used."""
+        """Return the spec of the five frames of LIV, of which the first four are used."""
         return self.clips(GoalTransition()).with_transform(*ORDER)
 
     def encode(self, batch: Batch) -> Features:
-        """Return raw embeddings `frames` [B, 4, D]; the sample's fifth frame, LIV's, is not encoded."""
+        """Return raw embeddings `frames` [B, 4, D]; the sample's fifth frame, which only LIV uses, is not encoded."""
         return Features(rows={"frames": self.embed(batch, 4)})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return `vip_loss`; metrics are the mean value of o_0 and the mean gain of value from o_t to o_{t+1}."""
+        """Return `vip_loss`; metrics are the mean value of o_0 and the mean gain in value from o_t to o_{t+1}."""
         frames = features.rows["frames"]
         loss = vip_loss(
             frames,

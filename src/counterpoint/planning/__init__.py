@@ -1,4 +1,4 @@
-"""Planners that act by sampling plans and scoring them: any dynamics, any reward."""
+"""Planners that sample plans and score them, for any dynamics and any reward."""
 
 from counterpoint.planning.shooting import CEM, MPPI, CEMConfig, MPPIConfig
 

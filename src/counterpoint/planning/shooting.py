@@ -1,13 +1,13 @@
 """MPPI and the cross-entropy method: planners that sample plans, score them and keep the best.
 
-A planner is given a function that scores plans from the present state, and knows nothing else of the task::
+A planner gets a function that scores plans from the current state, and needs nothing else of the task::
 
     planner = MPPI(score, action_dim=2)  # score: float64 [B, H, A] -> float [B], the more the better
     planner.reset(seed=0)
     while not done:
         action = planner.act()
 
-After each action the plan moves on by one step; its last action is repeated.
+After each action the plan is shifted by one step; its last action is repeated.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from counterpoint.data.episode import Array
 from counterpoint.errors import require
 
 Score = Callable[[Array], Any]
-"""Scores of plans from the present state: float64 [B, H, A] -> float [B]."""
+"""A function that scores plans from the current state: float64 [B, H, A] -> float [B]."""
 
 
 class ShootingConfig(FrozenConfig):
-    """The effort and the reach of a planner.
+    """The settings that all planners share.
 
     Attributes:
-        horizon: H, the number of actions that a plan looks ahead.
-        samples: B, plans per round; one of them is the present plan.
-        rounds: Rounds of sampling before each action.
+        horizon: Number of actions in a plan (H).
+        samples: Number of plans per round (B); one of them is the current plan.
+        rounds: Number of rounds of sampling before each action.
         knots: Number of knots of the disturbances, linear in between. More knots give jerkier plans; with H knots,
             steps are independent.
-        noise: Largest standard deviation of the disturbances, in action units.
+        noise: Maximum standard deviation of the disturbances, in action units.
     """
 
     horizon: int = Field(default=20, ge=1)
@@ -47,17 +47,17 @@ class ShootingConfig(FrozenConfig):
 
 
 class Shooting:
-    """Base of the planners; a planner writes `improve` and names its settings.
+    """Base class of the planners; subclasses implement `improve` and set `config_type`.
 
     Args:
-        score: A function that scores plans from the present state.
-        action_dim: A.
-        config: Settings; `config_type()` by default.
-        low: Least value of each action, one number or [A].
-        high: Largest value of each action.
+        score: A function that scores plans from the current state.
+        action_dim: Number of action dimensions (A).
+        config: Settings; by default `config_type()`.
+        low: Minimum of each action dimension, one number or [A].
+        high: Maximum of each action dimension.
 
     Raises:
-        BadInputError: When no action lies between `low` and `high`.
+        BadInputError: If no action lies between `low` and `high`.
     """
 
     config_type: ClassVar[type[ShootingConfig]]
@@ -74,15 +74,15 @@ class Shooting:
         self.reset(0)
 
     def reset(self, seed: int, plan: Array | None = None) -> None:
-        """Begin with the random numbers of a seed and a plan.
+        """Start anew with a random seed and an initial plan.
 
         Args:
-            seed: 0 or more.
-            plan: float [h, A] to begin with, whose last action is repeated up to the horizon; actions beyond the
-                horizon are dropped. Without a plan, actions begin in the middle of their range.
+            seed: Random seed, 0 or more.
+            plan: Initial plan, float [h, A]. Its last action is repeated up to the horizon, and actions beyond the
+                horizon are dropped. Without a plan, actions start in the middle of their range.
 
         Raises:
-            BadInputError: A plan without actions, or of another size.
+            BadInputError: If the plan has no actions, or another number of action dimensions.
         """
         self._rng = sample_rng(seed, 0, "plans")
         if plan is None:
@@ -94,7 +94,7 @@ class Shooting:
         self.plan = self._bounded(_extended(given, self._shape[0]))
 
     def act(self) -> Array:
-        """Return the action for the present state: float32 [A]."""
+        """Return the action for the current state: float32 [A]."""
         for _ in range(self.config.rounds):
             self.improve()
         action: Array = self.plan[0].astype(np.float32)
@@ -102,11 +102,11 @@ class Shooting:
         return action
 
     def improve(self) -> None:
-        """Sample plans around the present one, score them, and change it."""
+        """Sample plans around the current plan, score them, and update the plan."""
         raise NotImplementedError
 
     def _disturbed(self, sizes: Any, samples: int) -> Array:
-        """Return plans [B, H, A]: first the present plan, then disturbed ones; `sizes` scale standard normal knots."""
+        """Return plans [B, H, A]: first the current plan, then disturbed ones; `sizes` scale standard normal knots."""
         knots = self._rng.standard_normal((samples, self._basis.shape[1], self._shape[1]))
         disturbances = sizes * (self._basis @ knots)
         disturbances[0] = 0
@@ -127,8 +127,8 @@ class MPPIConfig(ShootingConfig):
     """The settings of `MPPI`; see `ShootingConfig`.
 
     Attributes:
-        temperature: Temperature of the weights, in standard deviations of the scores. 0.1 follows the best plan or two;
-            it is the 10 of DecisionNCE's Table 8, which multiplies normalised returns.
+        temperature: Temperature of the weights, in standard deviations of the scores. With 0.1 the best one or two
+            plans dominate; this equals the 10 of DecisionNCE's Table 8, which multiplies normalised returns.
     """
 
     temperature: float = Field(default=0.1, gt=0)
@@ -137,12 +137,12 @@ class MPPIConfig(ShootingConfig):
 class MPPI(Shooting):
     """Model predictive path integral control (Williams et al. 2017, arXiv 1707.02342).
 
-    The new plan is the mean of the sampled ones, weighted by their scores R::
+    The new plan is the mean of the sampled plans, weighted by their scores R::
 
         w_i = softmax_i( (R_i - mean R) / (temperature * std R) )        plan = sum_i w_i plan_i
 
-    Dividing by the spread of R makes one temperature do for all tasks. Each plan's disturbance has a size of its own
-    between a twentieth and all of `noise`, so that one round searches near and far.
+    Since R is divided by its standard deviation, one temperature works for all tasks. The size of each plan's
+    disturbance is sampled between 1/20 of `noise` and `noise`, so that one round searches near and far.
 
     Arguments are those of `Shooting`.
     """
@@ -164,9 +164,9 @@ class CEMConfig(ShootingConfig):
     """The settings of `CEM`; see `ShootingConfig`.
 
     Attributes:
-        rounds: Rounds of sampling before each action; the spread shrinks from one to the next.
+        rounds: Number of rounds of sampling before each action; the standard deviation shrinks from round to round.
         elites: Number of best plans that the next round is fitted to.
-        least: Least standard deviation after the first round, in action units.
+        least: Minimum standard deviation after the first round, in action units.
     """
 
     samples: int = Field(default=64, ge=2)
@@ -182,9 +182,9 @@ class CEMConfig(ShootingConfig):
 
 
 class CEM(Shooting):
-    """The cross-entropy method (Rubinstein 1999): plans are sampled from a Gaussian that is fitted to the best ones.
+    """The cross-entropy method (Rubinstein 1999): plans are sampled from a Gaussian fitted to the best plans.
 
-    The plan is the mean of the last elites. Before every action the spread is `noise` again.
+    The plan is the mean of the last elites. Before every action the standard deviation is reset to `noise`.
 
     Arguments are those of `Shooting`.
     """

@@ -1,1 +1,1 @@
-"""Policies and how they are cloned from demonstrations."""
+"""Policies and their cloning from demonstrations."""

@@ -1,9 +1,9 @@
 """Turn chunks of actions into one action per step, in many environments whose episodes begin at different times.
 
-A policy that predicts K actions at once plans now and then. `RecedingHorizon` executes the first few of each plan
-(Chi et al., "Diffusion Policy", RSS 2023, section IV.C); `TemporalEnsemble` plans at every step and averages all
-predictions of that step (Zhao et al., "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware", RSS 2023,
-section IV.A). Both serve any policy:
+A chunk or plan is K actions that a policy predicts at once. `RecedingHorizon` executes the first few actions of each
+plan (Chi et al., "Diffusion Policy", RSS 2023, section IV.C). `TemporalEnsemble` plans at every step and averages all
+predictions for that step (Zhao et al., "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware", RSS 2023,
+section IV.A). Both can be used with any policy:
 
     due = [row for row, left in zip(rows, chunks.left(rows)) if left == 0]
     if due:
@@ -23,13 +23,13 @@ from counterpoint.errors import require
 
 
 class ActionChunks:
-    """Base of the plans of rows, which are numbers from 0 on."""
+    """Base class for the plans of environments. Each environment is a row, with a number from 0."""
 
     def __init__(self) -> None:
         self._plans: dict[int, list[Array]] = {}
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Forget the plans of these rows, whose episodes begin."""
+        """Delete the plans of these rows, because new episodes begin."""
         for row in rows:
             self._plans.pop(row, None)
 
@@ -38,14 +38,14 @@ class ActionChunks:
         raise NotImplementedError
 
     def give(self, rows: Sequence[int], plans: Array) -> None:
-        """Store new plans [m, K, A] of these rows; a plan's first action is the next to be taken."""
+        """Store new plans [m, K, A] of these rows; a plan's first action is the next one to take."""
         raise NotImplementedError
 
     def take(self, rows: Sequence[int]) -> Array:
         """Return the next action of each row, float32 [n, A].
 
         Raises:
-            BadInputError: A row without a plan.
+            BadInputError: If a row has no plan.
         """
         for row in rows:
             hint = "give(rows, plans) first"
@@ -57,7 +57,7 @@ class ActionChunks:
 
 
 class RecedingHorizon(ActionChunks):
-    """A queue that executes the first actions of a plan before the next plan.
+    """Executes the first actions of each plan, then asks for the next plan.
 
     Args:
         executed: The number of actions that are executed; 8 in Diffusion Policy.
@@ -73,7 +73,7 @@ class RecedingHorizon(ActionChunks):
         return np.array([len(self._plans.get(row, ())) for row in rows], np.int64)
 
     def give(self, rows: Sequence[int], plans: Array) -> None:
-        """See `ActionChunks`; plans hold at least the executed actions."""
+        """See `ActionChunks`; plans must have at least the number of executed actions."""
         found = f"{self.executed} of plans of {plans.shape[1]} actions"
         require(plans.shape[1] >= self.executed, "executed", found, "no more than a plan holds", "plan further ahead")
         self._plans |= {row: list(plan[: self.executed]) for row, plan in zip(rows, plans, strict=True)}
@@ -83,13 +83,13 @@ class RecedingHorizon(ActionChunks):
 
 
 class TemporalEnsemble(ActionChunks):
-    """A weighted mean of all predictions of a step, with a plan at every step.
+    """Plans at every step, and executes a weighted mean of all predictions for the current step.
 
-    The i-th oldest prediction has the weight exp(-decay i), i from 0, so that the oldest weighs most.
+    The i-th oldest prediction has the weight exp(-decay i), i from 0, so that the oldest has the largest weight.
 
     Args:
-        decay: m; 0.01 in ACT. 0 is the mean.
-        length: Actions of each plan that count, from its first; all by default. 8 in ICon.
+        decay: Decay of the weights (m in ACT, where it is 0.01); 0 gives the unweighted mean.
+        length: Number of actions of each plan that are used, counted from its first; by default all. 8 in ICon.
     """
 
     def __init__(self, decay: float = 0.01, length: int | None = None) -> None:
@@ -99,7 +99,7 @@ class TemporalEnsemble(ActionChunks):
         self.decay, self.length = decay, length
 
     def left(self, rows: Sequence[int]) -> NDArray[np.int64]:
-        """Return 0: every step has its own plan."""
+        """Return 0, since every step needs a new plan."""
         return np.zeros(len(rows), np.int64)
 
     def give(self, rows: Sequence[int], plans: Array) -> None:
@@ -108,7 +108,7 @@ class TemporalEnsemble(ActionChunks):
             self._plans.setdefault(row, []).append(plan[: self.length])
 
     def _next(self, row: int) -> Array:
-        plans = self._plans[row]  # the oldest first, each from this step on
+        plans = self._plans[row]  # the oldest first, each starting at this step
         self._plans[row] = [plan[1:] for plan in plans if len(plan) > 1]
         weights = np.exp(-self.decay * np.arange(len(plans)))
         return np.average([plan[0] for plan in plans], axis=0, weights=weights)

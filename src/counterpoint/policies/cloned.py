@@ -15,7 +15,7 @@ from counterpoint.policies.heads import ActionHead, HeadConfig
 
 
 class PolicyConfig(EncodedPolicyConfig):
-    """The settings from which a saved policy is built again.
+    """The settings from which a saved policy is rebuilt.
 
     Attributes:
         head: Settings of the head.
@@ -30,8 +30,8 @@ class ClonedPolicy(EncodedPolicy):
     Args:
         encoder: The encoder of observations into D dimensions.
         head: The head from embeddings to actions.
-        demonstrations: Statistics of the training data. A policy that reads language takes its instruction from them,
-            or the `instruction` that is given.
+        demonstrations: Statistics of the training data. If the policy reads language, its default instruction comes
+            from them; set `instruction` to change it.
         cameras: Names of the cameras, in the encoder's order.
     """
 
@@ -59,7 +59,7 @@ class ClonedPolicy(EncodedPolicy):
 
     @property
     def reads_language(self) -> bool:
-        """True when the policy reads an instruction."""
+        """True if the policy reads an instruction."""
         return self.head.config.language or super().reads_language
 
     def plan(self, window: Window) -> Tensor:
@@ -74,7 +74,7 @@ class ClonedPolicy(EncodedPolicy):
 
     @classmethod
     def build(cls, config: PolicyConfig) -> Self:
-        """Return the policy with fresh weights."""
+        """Return a policy with random weights."""
         encoder = ObservationEncoder.rebuilt(config.encoder)
         dims = (encoder.embed_dim, config.action_dim, config.state_dim)
         head = ActionHead(*dims, config.head, cameras=config.encoder.cameras)

@@ -1,4 +1,4 @@
-"""Facts about a policy's demonstrations: ranges of actions and proprioception, the task, the rate."""
+"""Facts about a policy's demonstrations: ranges of actions and proprioception, the task, and the control rate."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from counterpoint.data.views import StateStore
 from counterpoint.errors import require
 
 ROUNDING = 1e-4
-"""Rounding errors of actions whose space is [-1, 1]."""
+"""Tolerance for rounding errors of actions whose space is [-1, 1]."""
 
 
 class Demonstrations(FrozenConfig):
-    """The record of demonstrations that a policy keeps.
+    """The facts about its demonstrations that a policy stores.
 
     Attributes:
         count: Number of episodes.
         instruction: The instruction of all demonstrations; empty if they have several instructions.
-        actions: Statistics of A dimensions.
-        state: Statistics of P dimensions of the state; `None` where there is none.
+        actions: Statistics of the A action dimensions.
+        state: Statistics of the P state dimensions; `None` if there is no state.
         sources: Sources of the state in order, with the number of dimensions of each; empty means only the robot's
             `state`.
-        fps: Actions a second; `None` if the rate is unknown or differs between demonstrations.
-        frame: Height and width of the recorded images; `None` where they are unknown.
+        fps: Actions per second; `None` if the rate is unknown or differs between demonstrations.
+        frame: Height and width of the recorded images; `None` if they are unknown.
     """
 
     count: int
@@ -42,20 +42,20 @@ class Demonstrations(FrozenConfig):
 
     @property
     def action_dim(self) -> int:
-        """Number of action dimensions, A."""
+        """Number of action dimensions (A)."""
         return len(self.actions.mean)
 
     @property
     def state_dim(self) -> int:
-        """Number of dimensions of the state, P; 0 without a state."""
+        """Number of state dimensions (P); 0 without a state."""
         return len(self.state.mean) if self.state is not None else 0
 
     @classmethod
     def of(cls, store: EpisodeStore, frame: tuple[int, int] | None = None) -> Self:
-        """Read a store, whose images may be smaller than the recorded ones (`frame`).
+        """Return the facts about a store; `frame` is the recorded image size, if the store's images are resized.
 
         Raises:
-            BadInputError: An episode without actions, or with other dimensions than the first.
+            BadInputError: If an episode has no actions, or other dimensions than the first episode.
         """
         actions = _whole(store, "actions")
         assert actions is not None
@@ -76,7 +76,7 @@ class Demonstrations(FrozenConfig):
 
 
 def _whole(store: EpisodeStore, source: str) -> Array | None:
-    """Return actions or state of all episodes, concatenated; `None` where no episode has state."""
+    """Return actions or state of all episodes, concatenated; `None` if no episode has state."""
     found: list[Array | None] = [getattr(store, source)(episode) for episode in range(len(store.episodes))]
     if source == "state" and all(part is None for part in found):
         return None

@@ -1,4 +1,4 @@
-"""Actions by diffusion: noise is added to demonstrated actions in training and removed step by step in acting."""
+"""Actions by diffusion: in training noise is added to demonstrated actions; in acting noise is removed in steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from counterpoint.policies.networks import (
 from counterpoint.policies.normalizer import LinearNormalizer
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
-"""One generator, one for each row, or the global one."""
+"""One generator, one for each row, or `None` for the global generator."""
 
 
 class Update(NamedTuple):
-    """The coefficients of a step of sampling; both samplers and all predictions have this form.
+    """The coefficients of one sampling step; both samplers and all prediction types have this form.
 
     clean = clip(clean_from_sample x + clean_from_output y, -1, 1), with x the noisy sample and y the network's output;
     the next x = from_clean clean + from_sample x + from_output y + from_noise z, z ~ N(0, 1).
@@ -41,19 +41,19 @@ class Update(NamedTuple):
 
 
 class NoiseSchedule(nn.Module):
-    """The squared-cosine schedule of `diffusers`, its tables on the module's device and its updates as plain numbers.
+    """The squared-cosine schedule of `diffusers`, with tables on the module's device and updates as Python numbers.
 
-    The `step` of diffusers reads its coefficients from the device at every call; here they are computed once, so that
-    no step waits for the device. Clean samples are clipped to [-1, 1], DDPM's variance is the small fixed one, and DDIM
-    adds no noise (eta = 0), as in Diffusion Policy. A step of sampling goes train_steps // inference_steps down, also
-    where `trailing` steps lie one further apart: diffusers' rule.
+    In diffusers, `step` reads its coefficients from the device at every call; here they are computed once, so that no
+    step waits for the device. As in Diffusion Policy, clean samples are clipped to [-1, 1], DDPM's variance is the
+    small fixed one, and DDIM adds no noise (eta = 0). As in diffusers, a sampling step goes down by
+    train_steps // inference_steps, even if steps with spacing `trailing` are one further apart.
 
     Args:
-        train_steps: Steps of training's schedule.
-        inference_steps: Steps of sampling.
+        train_steps: Number of steps of the training schedule.
+        inference_steps: Number of sampling steps.
         sampler: DDIM or DDPM.
         prediction: The meaning of the network's output: the noise (`epsilon`), the clean `sample`, or `v`.
-        spacing: The steps of training's schedule that sampling takes; see `DiffusionConfig`.
+        spacing: Rule that chooses the sampling steps from the training schedule; see `DiffusionConfig`.
     """
 
     signal: Tensor
@@ -98,7 +98,7 @@ class NoiseSchedule(nn.Module):
     def update(
         self, number: int, sample: Float[Tensor, "B K A"], output: Float[Tensor, "B K A"], generator: Generators = None
     ) -> Float[Tensor, "B K A"]:
-        """Return the next sample of step `number`, counted from the first (noisiest) of sampling."""
+        """Return the next sample after sampling step `number`, counted from the first (noisiest) step."""
         now = self.updates[number]
         clean = (now.clean_from_sample * sample + now.clean_from_output * output).clamp(-1, 1)
         after = now.from_clean * clean + now.from_sample * sample + now.from_output * output
@@ -108,9 +108,9 @@ class NoiseSchedule(nn.Module):
 
 
 def gaussian(shape: tuple[int, ...], device: torch.device, generator: Generators = None) -> Tensor:
-    """Return standard normal numbers; a generator of the CPU gives the same numbers on every device.
+    """Return standard normal numbers; a CPU generator gives the same numbers on every device.
 
-    With a generator for each row, a row's numbers do not depend on the rows beside it.
+    With a generator for each row, a row's numbers do not depend on other rows.
     """
     if isinstance(generator, Sequence):
         return torch.cat([gaussian((1, *shape[1:]), device, one) for one in generator])
@@ -137,7 +137,7 @@ def _clean(level: float, prediction: Prediction) -> tuple[float, float]:
 
 
 def _ddim(level: float, after: float, prediction: Prediction) -> Update:
-    """Return Eq. 12 of Song et al. (2021) without noise; epsilon is the network's, not the clipped sample's."""
+    """Return Eq. 12 of Song et al. (2021) without noise; epsilon is from the network, not from the clipped sample."""
     if prediction == "epsilon":
         from_sample, from_output = 0.0, (1 - after) ** 0.5
     elif prediction == "v":
@@ -158,17 +158,17 @@ def _ddpm(level: float, after: float, prediction: Prediction) -> Update:
 
 
 STEPS_AT_ONCE = 8
-"""Sampling steps whose conditioning is computed at once, which bounds the memory."""
+"""Maximum number of sampling steps whose conditioning is computed at once, to bound the memory."""
 
 
 @dataclass(frozen=True)
 class Denoised:
-    """The output of training's forward pass; the loss is the mean squared difference of the first two.
+    """The output of a forward pass in training; the loss is the mean squared difference of `predicted` and `target`.
 
     Attributes:
         predicted: [B, K, A], the network's output.
         target: [B, K, A], the noise, the normalised actions, or `v`.
-        bottleneck: [B, M, k], the U-Net's innermost features; None for the transformer.
+        bottleneck: [B, M, k], the U-Net's innermost features; `None` for the transformer.
     """
 
     predicted: Tensor
@@ -182,9 +182,9 @@ class DiffusionHead(nn.Module):
     `normalizer` maps actions to [-1, 1] by the training episodes' range; it is set before training.
 
     Args:
-        action_dim: A.
-        condition_dim: O, the width of one observation: its embedded cameras and its normalised state.
-        config: Network and sampler.
+        action_dim: Number of action dimensions (A).
+        condition_dim: Width of one observation (O): its embedded cameras and its normalised state.
+        config: Settings of network and sampler.
     """
 
     def __init__(self, action_dim: int, condition_dim: int, config: DiffusionConfig) -> None:
@@ -209,13 +209,13 @@ class DiffusionHead(nn.Module):
         """Add noise to actions and predict it (Eq. 5 of the paper).
 
         Args:
-            condition: To observations, the oldest first.
-            actions: In the environment's units, the first at the oldest observation's step.
-            noise: Standard normal; sampled when not given.
-            steps: The diffusion steps, in [0, train_steps); sampled uniformly when not given.
+            condition: To embedded observations, the oldest first.
+            actions: Actions in the environment's units, the first at the oldest observation's step.
+            noise: Standard normal noise; by default it is sampled.
+            steps: The diffusion steps, in [0, train_steps); by default they are sampled uniformly.
 
         Raises:
-            BadInputError: Condition or actions of another shape than the head's.
+            BadInputError: If the shape of condition or actions does not fit the head.
         """
         self._check(condition, actions)
         clean = self.normalizer(actions.float())
@@ -232,13 +232,13 @@ class DiffusionHead(nn.Module):
 
     @torch.no_grad()
     def sample(self, condition: Float[Tensor, "B To O"], *, generator: Generators = None) -> Float[Tensor, "B K A"]:
-        """Return actions in the environment's units, never outside the training episodes' range.
+        """Return actions in the environment's units, within the range of the training episodes.
 
-        Call it in evaluation mode. It never waits for the device; a CPU's generator gives equal noise on every device.
+        Call this in evaluation mode. It never waits for the device; a CPU generator gives equal noise on every device.
 
         Args:
-            condition: To observations, the oldest first.
-            generator: Generator of the first noise, and of DDPM's at every step; one, or one for each row.
+            condition: To embedded observations, the oldest first.
+            generator: Generator of the initial noise, and of DDPM's noise at every step; one, or one for each row.
         """
         self._check(condition)
         rows, number = len(condition), 0

@@ -1,8 +1,8 @@
 """Diffusion Policy: a window of observations becomes a plan of actions, of which the first few are executed.
 
-Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023. Each camera has an encoder;
-embeddings and normalised proprioception of To observations condition the denoising of K actions, and those from the
-newest observation's step on are executed (or averaged with earlier plans).
+Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023. Each camera has an encoder.
+Embeddings and normalised proprioception of To observations condition the denoising of K actions. The first of these,
+counted from the newest observation's step, are executed (or averaged with earlier plans).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from counterpoint.policies.normalizer import LinearNormalizer
 
 
 class DiffusionPolicyConfig(EncodedPolicyConfig):
-    """The settings from which a saved policy is built again.
+    """The settings from which a saved policy is rebuilt.
 
     Attributes:
         diffusion: Settings of the head.
         use_state: Read proprioception.
-        state_embed_dim: Outputs of the linear layer that embeds proprioception; 0 for no layer.
+        state_embed_dim: Number of outputs of the linear layer that embeds proprioception; 0 for no layer.
         ensemble: Decay of the temporal ensemble; `None` for a receding horizon.
     """
 
@@ -46,8 +46,8 @@ def condition_width(encoder: ObservationEncoder, state_dim: int, state_embed_dim
 
     Args:
         encoder: Encoder of images.
-        state_dim: Dimensions of proprioception; 0 where it is not read.
-        state_embed_dim: Outputs of the layer that embeds proprioception; 0 for no layer.
+        state_dim: Number of proprioception dimensions; 0 if proprioception is not read.
+        state_embed_dim: Number of outputs of the layer that embeds proprioception; 0 for no layer.
     """
     return encoder.embed_dim + ((state_embed_dim or state_dim) if state_dim else 0)
 
@@ -57,16 +57,16 @@ class DiffusionPolicy(EncodedPolicy):
 
     Args:
         encoder: The encoder of observations into D dimensions, for single frames and without language.
-        head: The head from embeddings to plans; the head's builder sets the normalisation of actions.
-        state_dim: P, the dimensions of proprioception.
+        head: The head from embeddings to plans, with the normalisation of actions already set.
+        state_dim: Number of proprioception dimensions (P).
         use_state: Read proprioception, normalised by the demonstrations' range.
-        state_embed_dim: Outputs of a linear layer between normalised proprioception and head; 0 for none.
-        frame: See `EncodedPolicy`, as for `cameras` and `demonstrations`.
-        ensemble: Decay of ACT's temporal ensemble over the first `head.config.executed` actions of plans made at
-            every step, as in ICon; `None` executes this number of actions of each plan.
+        state_embed_dim: Number of outputs of a linear layer between normalised proprioception and head; 0 for no layer.
+        frame: See `EncodedPolicy`, also for `cameras` and `demonstrations`.
+        ensemble: Decay of ACT's temporal ensemble, which plans at every step and averages the first
+            `head.config.executed` actions of plans, as in ICon; `None` executes this number of actions of each plan.
 
     Raises:
-        BadInputError: When encoder, head, frame and cameras do not fit together.
+        BadInputError: If encoder, head, frame and cameras do not fit together.
     """
 
     kind = "diffusion_policy"
@@ -110,7 +110,7 @@ class DiffusionPolicy(EncodedPolicy):
             self.state_normalizer.normalise_by(demonstrations.state)
 
     def normal_state(self, state: Float[Tensor, "... P"]) -> Float[Tensor, "... P"]:
-        """Return proprioception as the networks get it."""
+        """Return normalised proprioception."""
         assert self.state_normalizer is not None
         normal: Tensor = self.state_normalizer(state.float())
         return normal
@@ -136,7 +136,7 @@ class DiffusionPolicy(EncodedPolicy):
         return torch.cat([embedded, self.state_encoder(self.normal_state(state))], -1)
 
     def plan(self, window: Window) -> Tensor:
-        """Return the denoised actions [n, K - To + 1, A], from the newest observation's step on."""
+        """Return the denoised actions [n, K - To + 1, A], starting at the newest observation's step."""
         condition = self._condition(window.embedded, window.state)
         return self.head.sample(condition, generator=window.generators)[:, self.history - 1 :]
 
@@ -152,12 +152,12 @@ class DiffusionPolicy(EncodedPolicy):
 
         Args:
             ensemble: Decay of the temporal ensemble.
-            sampler: The sampler; without `steps` it takes its usual number of steps.
-            steps: Steps of sampling.
-            spacing: The rule that chooses these steps from training's schedule.
+            sampler: The sampler; if `steps` is not given, its usual number of steps is used.
+            steps: Number of sampling steps.
+            spacing: Rule that chooses the sampling steps from the training schedule.
 
         Raises:
-            BadInputError: When the schedule has fewer steps, or the decay is below 0.
+            BadInputError: If the training schedule has fewer steps than `steps`, or the decay is below 0.
         """
         config = self.config()
         tree = config.diffusion.model_dump(exclude={"inference_steps"} if sampler else set())
@@ -184,7 +184,7 @@ class DiffusionPolicy(EncodedPolicy):
 
     @classmethod
     def build(cls, config: DiffusionPolicyConfig) -> Self:
-        """Return the policy with fresh weights."""
+        """Return a policy with random weights."""
         encoder = ObservationEncoder.rebuilt(config.encoder)
         width = condition_width(encoder, config.state_dim if config.use_state else 0, config.state_embed_dim)
         return cls(

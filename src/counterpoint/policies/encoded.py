@@ -1,4 +1,4 @@
-"""The policy that cloned and diffusion policies share: encode images, keep them by row, act on plans."""
+"""The base class of cloned and diffusion policies: it encodes images, keeps a history per row, and executes plans."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from counterpoint.policies.chunking import ActionChunks
 from counterpoint.policies.demonstrations import Demonstrations
 
 Observation = Mapping[str, Any]
-"""Images by camera (`front` or `observation.images.front`), "state" (or "observation.state"), perhaps
-"environment_state" and "task"."""
+"""A mapping with images by camera (`front` or `observation.images.front`), "state" (or "observation.state"), and
+optionally "environment_state" and "task"."""
 
 
 @dataclass(slots=True)
 class Moment:
-    """An observation that was read; it is encoded when the first plan needs it.
+    """An observation that was read; it is encoded when a plan first needs it.
 
     Attributes:
-        images: uint8 [C S, h, w, 3], cropped, the first camera's S frames first; None without cameras.
+        images: uint8 [C S, h, w, 3], cropped, the first camera's S frames first; `None` without cameras.
         state: float32 [P].
         instruction: The task in words.
-        embedded: [D], once it is encoded.
+        embedded: [D]; `None` until the observation is encoded.
     """
 
     images: Array | None
@@ -53,8 +53,8 @@ class Episode:
 
     Args:
         seed: Seed of the episode.
-        history: H, the observations of a plan.
-        stack: S, the frames of an observation and camera.
+        history: Number of observations that a plan uses (H).
+        stack: Number of frames per observation and camera (S).
     """
 
     def __init__(self, seed: int, history: int, stack: int) -> None:
@@ -63,18 +63,18 @@ class Episode:
         self.moments: deque[Moment] = deque(maxlen=history)
 
     def see(self, images: Array | None, state: Array, instruction: str) -> None:
-        """Remember an observation [C, h, w, 3]; before an episode's start, its first frame is repeated."""
+        """Store an observation [C, h, w, 3]; before an episode's start, its first frame is repeated."""
         if images is not None:
             self._frames.extend([images] * (1 if self._frames else self._frames.maxlen or 1))
             images = np.stack(self._frames, axis=1).reshape(-1, *images.shape[1:])
         self.moments.append(Moment(images, state, instruction))
 
     def window(self) -> list[Moment]:
-        """Return H moments, the oldest first; before an episode's start, its first moment is repeated."""
+        """Return H observations, the oldest first; before an episode's start, its first observation is repeated."""
         return [self.moments[0]] * ((self.moments.maxlen or 1) - len(self.moments)) + list(self.moments)
 
     def next_generator(self) -> torch.Generator:
-        """Return the generator of the next plan's noise: a function of the episode's seed and the plan's number."""
+        """Return the generator of the next plan's noise, which depends only on the episode's seed and plan number."""
         self._plans += 1
         return torch.Generator().manual_seed(sample_seed(self._seed % 2**64, self._plans - 1, "plan"))
 
@@ -86,7 +86,7 @@ class Window:
     Attributes:
         embedded: [n, H, D], the oldest observation first; D is 0 without cameras.
         state: float32 [n, H, P].
-        valid: False where an observation lies before the episode's first.
+        valid: False for observations before the episode's first.
         instructions: n texts.
         generators: n generators of noise.
     """
@@ -103,12 +103,12 @@ class EncodedPolicyConfig(FrozenConfig):
 
     Attributes:
         encoder: The encoder.
-        action_dim: A.
-        state_dim: P.
-        frame: Height and width of the policy's images before they are cropped, in pixels.
+        action_dim: Number of action dimensions (A).
+        state_dim: Number of proprioception dimensions (P).
+        frame: Height and width of the policy's images before cropping, in pixels.
         cameras: Names of the cameras, in the encoder's order; empty if they are not known.
-        instruction: The task, for a policy that reads language.
-        demonstrations: Statistics of the training data, as a record; the normalisation is among the weights.
+        instruction: The task, for policies that read language.
+        demonstrations: Statistics of the training data, for information; the normalisation is among the weights.
     """
 
     encoder: ObservationConfig
@@ -123,22 +123,23 @@ class EncodedPolicyConfig(FrozenConfig):
 class EncodedPolicy(nn.Module, SavedModel):
     """A `Policy` that encodes images, keeps a history for each row, and executes plans of actions.
 
-    Subclasses write `plan`, `config` and `build`.
+    Subclasses implement `plan`, `config` and `build`.
 
     Args:
         encoder: The encoder of observations into D dimensions; of kind "none" for a policy that reads only
             proprioception.
-        chunks: The rule by which plans become actions.
-        history: H, the observations of a plan.
-        state_dim: P, the dimensions of proprioception.
+        chunks: The rule that turns plans into actions.
+        history: Number of observations that a plan uses (H).
+        state_dim: Number of proprioception dimensions (P).
         use_state: Read proprioception.
         frame: Height and width of the policy's images, in pixels. If they are larger than the encoder's, training crops
             the images at random, and acting crops their centre.
-        cameras: Names of the cameras, in the encoder's order; without them, images keep the observation's order.
-        demonstrations: Statistics of the training data, kept beside the policy.
+        cameras: Names of the cameras, in the encoder's order; without names, images keep the observation's order.
+        demonstrations: Statistics of the training data, stored with the policy.
 
     Attributes:
-        instruction: The task, for a policy that reads language; by default the demonstrations' only one.
+        instruction: The task, for policies that read language; by default the demonstrations' instruction, if they have
+            only one.
     """
 
     config_type: ClassVar[type[EncodedPolicyConfig]]
@@ -170,7 +171,7 @@ class EncodedPolicy(nn.Module, SavedModel):
 
     @property
     def stack(self) -> int:
-        """S, the number of frames per observation and camera."""
+        """Number of frames per observation and camera (S)."""
         return self.encoder.config.stack
 
     @property
@@ -181,11 +182,11 @@ class EncodedPolicy(nn.Module, SavedModel):
 
     @property
     def reads_language(self) -> bool:
-        """True when the policy reads an instruction."""
+        """True if the policy reads an instruction."""
         return self.encoder.takes_instruction
 
     def plan(self, window: Window) -> Float[Tensor, "n K A"]:
-        """Return actions in the environment's units, the first for the newest observation's step."""
+        """Return plans in the environment's units; their first action is for the newest observation's step."""
         raise NotImplementedError
 
     def config(self) -> EncodedPolicyConfig:
@@ -199,11 +200,11 @@ class EncodedPolicy(nn.Module, SavedModel):
 
     @classmethod
     def build(cls, config: Any) -> Self:
-        """Return the policy with fresh weights."""
+        """Return a policy with random weights."""
         raise NotImplementedError
 
     def reset(self, rows: Sequence[int] | None = None, seeds: Sequence[int] | None = None) -> None:
-        """Begin an episode in each of these rows, by default in all; see `Policy`."""
+        """Begin an episode in each of these rows, by default in all rows; see `Policy`."""
         rows = list(self._episodes) if rows is None else [int(row) for row in rows]
         numbers = range(self._begun, self._begun + len(rows)) if seeds is None else seeds
         self._begun += len(rows)
@@ -212,7 +213,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         self._chunks.reset(rows)
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return whether each row reads its next images, which it does for the newest observations of a plan."""
+        """Return True for each row whose next images are read, since a plan will use them."""
         return self._plans_soon(rows) if self.encoder.config.cameras else [False] * len(rows)
 
     @torch.no_grad()
@@ -221,12 +222,12 @@ class EncodedPolicy(nn.Module, SavedModel):
 
         Args:
             observation: Images by camera, [n, H, W, 3] or [n, 3, H, W], uint8 or float in [0, 1], numpy or torch, of
-                any size; "state" [n, P]; for language, a "task" of each row (by default `instruction`).
+                any size; "state" [n, P]; for language, a "task" for each row (by default `instruction`).
             rows: Environments that the observations come from.
-            explore: Ignored; noise is the policy's own.
+            explore: Ignored.
 
         Raises:
-            BadInputError: A camera or state that is missing or of another shape, or a plan that is not finite.
+            BadInputError: If a camera or state is missing or has the wrong shape, or a plan is not finite.
         """
         rows = self._begin(rows)
         self._see(observation, rows, self._plans_soon(rows))
@@ -238,14 +239,14 @@ class EncodedPolicy(nn.Module, SavedModel):
     def select_action(self, observation: Observation) -> Any:
         """Return the next action of one robot [A] or of n robots [n, A], as LeRobot's policies do.
 
-        `reset()` begins an episode. Arrays are given back as they came: numpy for numpy, torch for torch.
+        `reset()` begins an episode. The result is a numpy array if observations are numpy arrays, a tensor for tensors.
         """
         batch, single, like = _batched(observation)
         return _as_given(self.act(batch, rows=range(_count(batch))), single, like)
 
     @torch.no_grad()
     def predict_action_chunk(self, observation: Observation) -> Any:
-        """Return all actions that are planned from this observation on: [K, A], or [n, K, A] for n robots."""
+        """Return all planned actions, starting at this observation's step: [K, A], or [n, K, A] for n robots."""
         batch, single, like = _batched(observation)
         rows = self._begin(range(_count(batch)))
         self._see(batch, rows, [True] * len(rows))
@@ -271,7 +272,7 @@ class EncodedPolicy(nn.Module, SavedModel):
 
     @classmethod
     def from_pretrained(cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Self:
-        """Load a saved policy, ready to act; arguments and errors as `counterpoint.load`."""
+        """Load a saved policy, ready to act; arguments and errors are those of `counterpoint.load`."""
         saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)
         config = saved.settings(cls.config_type)
         policy = cls.build(config)
@@ -279,7 +280,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return saved.fill(policy, map_location)
 
     def _begin(self, rows: Sequence[int]) -> list[int]:
-        if self.training:  # tested first: setting every module's mode takes longer than looking an action up
+        if self.training:  # tested first: setting every module's mode takes longer than returning an action
             self.eval()
         rows = [int(row) for row in rows]
         fresh = [row for row in rows if row not in self._episodes]
@@ -292,7 +293,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return found
 
     def _see(self, observation: Observation, rows: list[int], looks: Sequence[bool]) -> None:
-        """Remember the observations of the rows that look."""
+        """Store the observations of rows whose images are read."""
         at = np.flatnonzero(looks)
         states = [np.zeros((len(rows), 0), np.float32)]
         for name, dim in self.state_sources.items():
@@ -315,7 +316,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         """Return the images of some rows at the encoder's size, uint8 [m, C, h, w, 3]."""
         C, size = self.encoder.config.cameras, self.encoder.config.size
         if self.cameras:
-            # robomimic's data say agentview_image for the images of agentview.
+            # In robomimic's data, images of camera agentview are named agentview_image.
             forms = ("{0}", "observation.images.{0}", "observation.{0}", "{1}")
             names = [[form.format(name, name.removesuffix("_image")) for form in forms] for name in self.cameras]
             found = [_find(observation, each) for each in names]
@@ -329,7 +330,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return np.stack(views, axis=1)
 
     def _plans(self, rows: list[int]) -> Array:
-        """Return one plan each: float32 [n, K, A]."""
+        """Return one plan for each row: float32 [n, K, A]."""
         windows = [self._episodes[row].window() for row in rows]
         self._encode([moment for window in windows for moment in window])
         lengths = torch.tensor([[len(self._episodes[row].moments)] for row in rows])
@@ -352,7 +353,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return np.asarray(plans)
 
     def _encode(self, moments: list[Moment]) -> None:
-        """Encode all moments that are not encoded yet, at once, and a moment at several positions only once."""
+        """Encode all observations that are not encoded yet, in one batch; repeated ones are encoded once."""
         fresh = list({id(moment): moment for moment in moments if moment.embedded is None}.values())
         if not fresh:
             return
@@ -387,7 +388,7 @@ def _pixels(value: Any, at: NDArray[np.intp]) -> Array:
 
 
 def _batched(observation: Observation) -> tuple[dict[str, Any], bool, Tensor | None]:
-    """Return the observation as a batch of n robots, True if it was of one robot, and one of its tensors, if any."""
+    """Return the observation as a batch, True if it was of a single robot, and one of its tensors, if any."""
     arrays = {name: value for name, value in observation.items() if hasattr(value, "ndim")}
     state = _find(arrays, ("state", "observation.state"))
     single = state.ndim == 1 if state is not None else all(value.ndim == 3 for value in arrays.values())

@@ -20,16 +20,16 @@ class HeadConfig(FrozenConfig):
     """Settings of a cloned policy's head.
 
     Attributes:
-        history: Observations that the policy reads, the newest last. With 1 the head is an MLP, with more it is
-            ResNet-T's decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
+        history: Number of observations that the policy reads. With 1 the head is an MLP; with more it is ResNet-T's
+            decoder. Premier-TACO uses 10 for LIBERO (Appendix C).
         use_state: Read proprioception too, normalised by the demonstrations' mean and deviation.
-        language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper's is BERT's).
+        language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper uses BERT).
         hidden: Width of the MLP's hidden layers; 1024 in the paper.
-        token: Width of the decoder's tokens. The defaults of this and the next four are LIBERO's.
-        layers: Layers of the decoder.
+        token: Width of the decoder's tokens. The defaults of this and the next four settings are LIBERO's.
+        layers: Number of layers of the decoder.
         heads: Number of attention heads, each as wide as a token.
         feedforward: Hidden width of the decoder's layers.
-        dropout: Dropout within the decoder, and of whole feed-forward parts.
+        dropout: Dropout rate within the decoder, and for whole feed-forward blocks.
     """
 
     history: int = Field(default=1, ge=1)
@@ -44,14 +44,14 @@ class HeadConfig(FrozenConfig):
 
 
 class CausalDecoder(nn.Module):
-    """A transformer decoder whose tokens attend to their own step and to earlier ones (Liu et al., 2023, LIBERO).
+    """A transformer decoder whose tokens attend to the same step and to earlier steps (Liu et al., 2023, LIBERO).
 
-    Layers normalise first. The numbers are LIBERO's: heads as wide as a token (not a share of it), no biases in the
-    attention's inputs, GELU, sinusoidal positions of base 10, stochastic depth of the feed-forward parts, no
-    normalisation at the end. Positions count from the window's oldest step, in the episode or before it.
+    Layers are pre-norm. As in LIBERO, each head is as wide as a token (not a share of it), the attention's inputs have
+    no biases, the activation is GELU, positions are sinusoidal with base 10, feed-forward blocks have stochastic depth,
+    and there is no final normalisation. Positions count from the window's oldest step, in the episode or before it.
 
     Args:
-        config: Sizes, with tokens of width E and a history of H.
+        config: Sizes, with tokens of width E and a history of H observations.
     """
 
     position: Tensor
@@ -64,21 +64,21 @@ class CausalDecoder(nn.Module):
         rates = 10.0 ** (-torch.arange(0, width, 2) / width)
         angles = torch.arange(steps)[:, None] * rates
         self.register_buffer("position", torch.cat([angles.sin(), angles.cos()], -1), persistent=False)
-        # [H, H]: whether the row's step may attend to the column's.
+        # [H, H]: True if the row's step may attend to the column's step.
         self.register_buffer("earlier", torch.ones(steps, steps).tril().bool(), persistent=False)
 
     def forward(self, tokens: Float[Tensor, "B H M E"], valid: Bool[Tensor, "B H"]) -> Tensor:
         """Decode M tokens of each of H steps.
 
         Args:
-            tokens: The oldest step first.
+            tokens: Tokens, the oldest step first.
             valid: False for steps before the episode's first, which only attend to themselves.
 
         Returns:
-            [B, H, M, E].
+            The decoded tokens.
         """
         H, M = tokens.shape[1:3]
-        # A step that may attend to nothing would become NaN, and NaN would spread: each attends to itself.
+        # A step that attends to nothing would become NaN, and NaN would spread, so each step attends to itself.
         itself = torch.eye(H, dtype=torch.bool, device=tokens.device)
         seen = (self.earlier & valid[:, None, :]) | itself  # [B, H, H]
         mask = seen.repeat_interleave(M, 1).repeat_interleave(M, 2)[:, None]  # [B, 1, H M, H M]
@@ -112,7 +112,7 @@ class _Layer(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         x = x + self.outputs(attended.transpose(1, 2).flatten(2))
-        kept = self.depth(x.new_ones(len(x), 1, 1))  # a row's whole part, dropped or scaled up
+        kept = self.depth(x.new_ones(len(x), 1, 1))  # for each row, the whole block is dropped or scaled up
         y: Tensor = x + kept * self.feedforward(self.feedforward_norm(x))
         return y
 
@@ -121,18 +121,19 @@ class ActionHead(nn.Module):
     """A head from embedded observations (and proprioception, and an instruction) to a normalised action.
 
     `normalizer` maps actions from the environment's units and back; the trainer and the policy call it. The output is
-    linear, as in Premier-TACO's code; `normalizer.restore` clamps it to the box.
+    linear, as in Premier-TACO's code; `normalizer.restore` clamps it to the action box.
 
-    With a history of one: [embedding, state, instruction] -> 1024 -> 1024 -> A, ReLU between. With more: each step's
-    tokens (instruction, cameras, state) go through `CausalDecoder`, the newest step's first token through a two-layer
-    MLP (Appendix C; LIBERO's ResNet-T ends in a mixture of Gaussians instead). The MLP has `drq_weights`.
+    With a history of one, the head is an MLP [embedding, state, instruction] -> 1024 -> 1024 -> A with ReLU. With a
+    longer history, each step's tokens (instruction, cameras, state) pass through `CausalDecoder`, and the newest step's
+    first token through a two-layer MLP (Appendix C; LIBERO's ResNet-T ends in a mixture of Gaussians instead). The
+    MLP's initial weights are `drq_weights`.
 
     Args:
-        embed_dim: D.
-        action_dim: A.
-        state_dim: P; used where `use_state` is set.
-        config: Settings.
-        cameras: C; their embeddings are concatenated, and the decoder has a token for each.
+        embed_dim: Dimensions of an embedded observation (D).
+        action_dim: Number of action dimensions (A).
+        state_dim: Number of proprioception dimensions (P), used if `use_state` is set.
+        config: Settings of the head.
+        cameras: Number of cameras (C); their embeddings are concatenated, and the decoder has a token for each.
     """
 
     def __init__(
@@ -173,9 +174,9 @@ class ActionHead(nn.Module):
 
         Args:
             embedded: H observations, the oldest first.
-            valid: False where an observation lies before the episode's first step; it is then ignored.
-            state: Proprioception of the observations; needed with `use_state`.
-            instructions: B texts; needed with `language`.
+            valid: False for observations before the episode's first step, which are ignored.
+            state: Proprioception of the observations; required with `use_state`.
+            instructions: B texts; required with `language`.
         """
         if self.decoder is None:
             embedded, state = embedded[:, -1:], None if state is None else state[:, -1:]
@@ -185,7 +186,7 @@ class ActionHead(nn.Module):
             parts = [token(view) for token, view in zip(self.camera_tokens, views, strict=True)]
         if self.text is not None:
             assert instructions is not None, "a policy with language acts on instructions"
-            # First: the decoder's action is read there, as in LIBERO.
+            # First, since the action is predicted at the first token, as in LIBERO.
             parts.insert(0, self.text(instructions)[:, None].expand(-1, embedded.shape[1], -1))
         if self.config.use_state:
             assert state is not None, "a policy with use_state acts on proprioception"

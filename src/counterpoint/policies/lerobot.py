@@ -1,12 +1,12 @@
-"""Cloned and diffusion policies behind LeRobot's policy interface, so that its tools evaluate and deploy them.
+"""Cloned and diffusion policies with LeRobot's policy interface, so that LeRobot can evaluate and deploy them.
 
     CounterpointPolicy.of(counterpoint.load("runs/push")).save_pretrained("push-lerobot")
 
     lerobot-eval --env.discover_packages_path=counterpoint.policies --policy.path=push-lerobot --env.type=pusht
 
 Importing this module registers the policy type `counterpoint` in LeRobot, from version 0.6 on. LeRobot looks for a
-policy and its processors in the module of their configuration, so the three are one file. Normalisation is part of
-the policy, as everywhere in this library: the processors only rename, batch and move.
+policy and its processors in the module of their configuration, so all three are in this file. As everywhere in this
+library, normalisation is part of the policy: the processors only rename, batch and move data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CounterpointConfig(PreTrainedConfig):  # type: ignore[misc]
 
     @property
     def observation_delta_indices(self) -> None:
-        """None: the policy remembers its observations, so no history is asked for."""
+        """None, since the policy stores its observations and needs no history from LeRobot."""
 
     @property
     def action_delta_indices(self) -> None:
@@ -66,14 +66,14 @@ class CounterpointConfig(PreTrainedConfig):  # type: ignore[misc]
         """See `observation_delta_indices`."""
 
     def get_optimizer_preset(self) -> NoReturn:
-        """Refuse training by LeRobot."""
+        """Raise an error, since LeRobot cannot train this policy."""
         raise _not_trained_here()
 
     def get_scheduler_preset(self) -> None:
-        """Return no schedule."""
+        """Return no learning rate schedule."""
 
     def validate_features(self) -> None:
-        """Require a saved policy: the features follow from it."""
+        """Raise if there is no saved policy, which determines the features."""
         require(self.model.get("kind") in KINDS, "policy", "no saved policy", _EXPECTED, _HINT)
 
 
@@ -86,7 +86,7 @@ def _not_trained_here() -> BadInputError:
 
 
 class SavedWithProcessors:
-    """A mixin of LeRobot's models that saves their processors beside them and loads every weight or none."""
+    """A mixin of LeRobot models that saves processors with the model, and requires all weights when loading."""
 
     def _save_pretrained(self, save_directory: Path, *given: Any, **named: Any) -> None:
         super()._save_pretrained(save_directory, *given, **named)  # type: ignore[misc]
@@ -103,14 +103,14 @@ class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore
     """A LeRobot policy that runs a `ClonedPolicy` or a `DiffusionPolicy`.
 
     Each row of a batch is one environment, whose history the policy keeps until `reset`. Cameras, proprioception and
-    task are read under LeRobot's names (`observation.images.NAME` or `observation.image`, `observation.state`, `task`).
+    task have LeRobot's names (`observation.images.NAME` or `observation.image`, `observation.state`, `task`).
 
     Args:
-        config: The configuration; `of` makes one.
-        dataset_stats: Ignored, as `dataset_meta` is: normalisation is among the policy's weights.
+        config: The configuration; `of` creates it.
+        dataset_stats: Ignored, like `dataset_meta`, since normalisation is among the policy's weights.
 
     Raises:
-        BadInputError: The configuration holds no saved policy.
+        BadInputError: If the configuration holds no saved policy.
     """
 
     config_class = CounterpointConfig
@@ -129,7 +129,7 @@ class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore
         """Return a trained policy as a LeRobot policy; weights are copied.
 
         Raises:
-            BadInputError: The model is not a policy of a known kind.
+            BadInputError: If the model is not a policy of a known kind.
         """
         require(isinstance(policy, tuple(KINDS.values())), "policy", type(policy).__name__, _EXPECTED, "train one")
         saved = policy.config()
@@ -161,12 +161,12 @@ class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore
         return action
 
     def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Float[Tensor, "n K A"]:
-        """Return all actions that are planned from these observations on, in the environments' units."""
+        """Return all planned actions, starting at these observations' step, in the environments' units."""
         plan: Tensor = self.policy.predict_action_chunk(_seen(batch))
         return plan
 
     def forward(self, batch: dict[str, Any]) -> NoReturn:
-        """Refuse training by LeRobot.
+        """Raise an error, since LeRobot cannot train this policy.
 
         Raises:
             BadInputError: Always.

@@ -25,31 +25,33 @@ def _inference_steps(before: dict[str, Any]) -> int:
 class DiffusionConfig(FrozenConfig):
     """Settings of Diffusion Policy (Chi et al., 2023).
 
-    Defaults are of the original's image configurations (its U-Net and its transformer for robomimic), but for the
-    8 steps of DDIM instead of its 100 of DDPM, and ICon's U-Net, which is half as wide as its [512, 1024, 2048].
+    Defaults are those of the original's image configurations (its U-Net, and its transformer for robomimic), with two
+    exceptions: 8 steps of DDIM instead of 100 of DDPM, and ICon's U-Net, half as wide as the original's
+    [512, 1024, 2048].
 
     Attributes:
         network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
-        obs_steps: To, the observations of a plan (Table 7 of the paper: 2).
-        horizon: K, the predicted actions, the first at the oldest observation's step (16).
-        executed: Number of predicted actions that are executed, from the newest observation's step on (8).
-        train_steps: Steps of the noise schedule, squared cosine (100).
-        prediction: The network's output: the noise, as in all published configurations, the clean actions
+        obs_steps: Number of observations that a plan uses (To; 2 in Table 7 of the paper).
+        horizon: Number of predicted actions, the first at the oldest observation's step (K; 16 in the original).
+        executed: Number of predicted actions that are executed, starting at the newest observation's step (8 in the
+            original).
+        train_steps: Number of steps of the squared-cosine noise schedule (100 in the original).
+        prediction: The network's output: the noise (`epsilon`), as in all published configurations, the clean actions
             (`sample`), or `v` = signal noise - sqrt(1 - signal^2) actions (Salimans and Ho, 2022).
         sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
-        inference_steps: Steps of sampling: 8 with DDIM, all of `train_steps` with DDPM.
-        timestep_spacing: The steps of training's schedule that sampling takes, diffusers' `leading` (0, 12, ... 84
-            for 8 of 100), as in Diffusion Policy, or `trailing` (11, 24, ... 99), which begins at pure noise.
+        inference_steps: Number of sampling steps; by default 8 with DDIM, all of `train_steps` with DDPM.
+        timestep_spacing: Steps of the training schedule that sampling uses: diffusers' `leading` (0, 12, ... 84 for 8
+            of 100), as in Diffusion Policy, or `trailing` (11, 24, ... 99), which begins at pure noise.
         down_dims: U-Net: channels of the levels.
-        kernel_size: U-Net: odd size of the convolutions.
-        groups: U-Net: groups of the normalisation.
-        step_dim: U-Net: even width of the diffusion step's embedding.
-        layers: Transformer: layers of the decoder.
-        heads: Transformer: heads of attention.
-        width: Transformer: even width of a token.
-        condition_layers: Transformer: layers of self-attention over step and observations; 0 is a two-layer MLP.
-        embedding_dropout: Transformer: dropout of tokens.
-        attention_dropout: Transformer: dropout within the layers.
+        kernel_size: U-Net: kernel size of the convolutions, an odd number.
+        groups: U-Net: number of groups of the group normalisation.
+        step_dim: U-Net: width of the diffusion step's embedding, an even number.
+        layers: Transformer: number of decoder layers.
+        heads: Transformer: number of attention heads.
+        width: Transformer: width of a token, an even number.
+        condition_layers: Transformer: self-attention layers over diffusion step and observations; 0 for an MLP.
+        embedding_dropout: Transformer: dropout rate of tokens.
+        attention_dropout: Transformer: dropout rate within the layers.
     """
 
     network: Literal["unet", "transformer"] = "unet"
@@ -103,14 +105,14 @@ def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]
 class ConditionalUnet1d(nn.Module):
     """A U-Net over the window's steps: the CNN form of Diffusion Policy (Chi et al., 2023, section 3.1).
 
-    There are as many levels as widths; each has two residual blocks, and all but the last halve the steps. Two more
-    blocks follow at the bottom; on the way up each level is concatenated with its twin. Every residual block scales and
-    shifts its channels by a linear map of the diffusion step's embedding and the flattened observations.
+    There is one level per entry of `down_dims`, with two residual blocks; all but the last halve the steps. Two more
+    blocks follow at the bottom. On the way up, each level is concatenated with its equal on the way down. Each residual
+    block scales and shifts its channels by a linear map of the diffusion step's embedding and the observations.
 
     Args:
-        action_dim: A.
-        condition_dim: O, the width of one observation.
-        config: Sizes.
+        action_dim: Number of action dimensions (A).
+        condition_dim: Width of one observation (O).
+        config: Sizes of the network.
     """
 
     def __init__(self, action_dim: int, condition_dim: int, config: DiffusionConfig) -> None:
@@ -138,7 +140,7 @@ class ConditionalUnet1d(nn.Module):
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
         """Return scale and bias of each block, [n, 2 channels], in the order of use.
 
-        They depend on no noisy sample, so that sampling computes them for several steps at once.
+        They do not depend on the noisy sample, so that sampling can compute them for several steps at once.
         """
         embedded = self.step_encoder(step_waves(steps, self.step_dim).to(condition.dtype))
         features = nn.functional.mish(torch.cat([embedded, condition.flatten(1)], dim=-1))
@@ -199,9 +201,9 @@ def _convolution(inputs: int, outputs: int, kernel_size: int, groups: int) -> nn
 class DenoisingTransformer(nn.Module):
     """A transformer over the window's actions: the other form of Diffusion Policy (Chi et al., 2023, section 3.1).
 
-    The diffusion step and each observation are one token of memory, with learned positions, through a two-layer MLP or
-    layers of self-attention. Noisy actions are the tokens of a decoder that attends to earlier actions and, at the
-    window's step t, to observations up to step t. Layers normalise first. Weights are initialised from N(0, .02).
+    The diffusion step and each observation are tokens of the memory, with learned positions, and pass through a
+    two-layer MLP or layers of self-attention. Noisy actions are the tokens of a decoder that attends to earlier actions
+    and, at the window's step t, to observations up to step t. Layers are pre-norm. Initial weights are N(0, .02).
 
     Args:
         action_dim: A.
@@ -238,7 +240,7 @@ class DenoisingTransformer(nn.Module):
             nn.init.normal_(position, std=0.02)
 
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
-        """Return the memory [n, 1 + To, width], alone in a tuple; it depends on no noisy sample."""
+        """Return the memory [n, 1 + To, width] in a tuple of one; it does not depend on the noisy sample."""
         step = step_waves(steps, self.width).to(condition.dtype)[:, None]
         tokens = torch.cat([step, self.condition_token(condition)], dim=1) + self.condition_position
         return (self.memory(self.dropout(tokens)),)
@@ -250,7 +252,7 @@ class DenoisingTransformer(nn.Module):
         (memory,) = conditioning
         x = self.dropout(self.action_token(noisy) + self.action_position)
         for layer in self.decoder:
-            # With tgt_is_causal a layer takes the fused kernel without testing its mask.
+            # With tgt_is_causal a layer uses the fused kernel without checking its mask.
             x = layer(x, memory, tgt_mask=self.later, memory_mask=self.unseen, tgt_is_causal=True)
         return self.last(self.norm(x)), None
 
@@ -258,8 +260,8 @@ class DenoisingTransformer(nn.Module):
 def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Return trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`.
 
-    Biases, norms and learned positions are plain. The original decays the `decayed` group by 1e-3, and all weights of
-    its U-Net and encoders by 1e-6. A parameter that modules share is listed once.
+    Biases, norms and learned positions are in `plain`. The original has a weight decay of 1e-3 for `decayed`, and of
+    1e-6 for all weights of its U-Net and encoders. A parameter that modules share is listed once.
     """
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": []}
     met: set[nn.Parameter] = set()
@@ -274,7 +276,7 @@ def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 def gpt_weights(module: nn.Module) -> None:
-    """Give a linear map or attention minGPT's initial weights, N(0, 0.02), and biases zero; for `network.apply`."""
+    """Set minGPT's initial weights of a linear map or attention, N(0, 0.02), and zero biases; for `network.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

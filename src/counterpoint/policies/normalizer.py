@@ -10,17 +10,17 @@ from counterpoint.data.statistics import Statistics
 from counterpoint.errors import require
 
 STILL = 1e-4
-"""A dimension whose range is smaller than this does not move (Diffusion Policy's threshold)."""
+"""A dimension with a smaller range than this counts as constant (Diffusion Policy's threshold)."""
 
 
 class LinearNormalizer(nn.Module):
     """A linear map of each dimension, by default of its training range onto [-1, 1].
 
-    A dimension that stood still in training is only shifted: dividing by its range would magnify the slightest noise.
-    Until `normalise_by` is called the map is the identity. Its numbers are buffers, so a saved module holds them.
+    A dimension that was constant in training is only shifted, since dividing by its range would magnify the slightest
+    noise. Until `normalise_by` is called, the map is the identity. Its numbers are buffers, so they are saved.
 
     Args:
-        dim: n, the dimensions.
+        dim: Number of dimensions (n).
     """
 
     low: Tensor
@@ -32,19 +32,19 @@ class LinearNormalizer(nn.Module):
         super().__init__()
         self.register_buffer("low", -torch.ones(dim))
         self.register_buffer("high", torch.ones(dim))
-        self.register_buffer("middle", torch.zeros(dim))  # what becomes 0
-        self.register_buffer("reach", torch.ones(dim))  # its distance from what becomes 1
+        self.register_buffer("middle", torch.zeros(dim))  # maps to 0
+        self.register_buffer("reach", torch.ones(dim))  # middle + reach maps to 1
 
     def normalise_by(self, statistics: Statistics, *, keep_unit: bool = False) -> None:
-        """Set the map by the range of the training episodes.
+        """Set the map from the range of the training episodes.
 
         Args:
             statistics: The statistics of the training episodes, in the same n dimensions.
-            keep_unit: Leave numbers that lie in [-1, 1] in training as they are, which is how simulators define
-                actions and how Premier-TACO's policies are trained on them.
+            keep_unit: Do not change values that lie in [-1, 1] in training. Simulators define actions in this range,
+                and Premier-TACO's policies are trained on them unchanged.
 
         Raises:
-            BadInputError: Statistics of other dimensions, or a range that is not finite.
+            BadInputError: If statistics have other dimensions, or a range is not finite.
         """
         low, high = _range(statistics, len(self.low))
         if keep_unit and bool((low >= -1).all() and (high <= 1).all()):
@@ -53,7 +53,7 @@ class LinearNormalizer(nn.Module):
         self._set(low, high, torch.where(still, low, (low + high) / 2), torch.where(still, 1.0, (high - low) / 2))
 
     def standardise_by(self, statistics: Statistics) -> None:
-        """Set the map by the training episodes' mean and deviation instead: to mean 0, deviation 1."""
+        """Set the map from the training episodes' mean and deviation instead, to mean 0 and deviation 1."""
         mean, deviation = (torch.tensor(part, dtype=torch.float64) for part in (statistics.mean, statistics.deviation))
         self._set(*_range(statistics, len(self.low)), mean, torch.where(deviation > 1e-6, deviation, 1.0))
 
@@ -62,11 +62,11 @@ class LinearNormalizer(nn.Module):
             buffer.copy_(values)
 
     def forward(self, values: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
-        """Return normalised values; those outside the training range go outside [-1, 1]."""
+        """Return normalised values; values outside the training range map outside [-1, 1]."""
         return (values - self.middle) / self.reach
 
     def restore(self, normalised: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
-        """Return values in their own units, never outside the training range."""
+        """Return values in their original units, clamped to the training range."""
         return torch.clamp(normalised * self.reach + self.middle, self.low, self.high)
 
 

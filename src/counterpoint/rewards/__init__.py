@@ -1,4 +1,4 @@
-"""Zero-shot rewards: how far a video has come with an instruction, by a pretrained encoder."""
+"""Zero-shot rewards: a pretrained encoder measures how far a video has come in carrying out an instruction."""
 
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.rewards.model import Embedder, RewardModel

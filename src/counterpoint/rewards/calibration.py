@@ -1,8 +1,8 @@
-"""The calibration of a trained reward on the episodes that it was trained on.
+"""The calibration of a trained reward, fitted to the episodes that the reward was trained on.
 
 Progress is fitted to successful training episodes: a step's target is its share of the episode, t / (T - 1). The fitted
-map takes the reward alone, never a time, so that an episode that stops half-way, or fails, ends at a lower value than
-episodes that succeed. The errors of a clock (`error_of_a_ramp`) and of a constant are stored beside the map's error.
+map takes only the reward, never a time, so an episode that stops half-way, or fails, ends at a lower value than
+episodes that succeed. The errors of a clock (`error_of_a_ramp`) and of a constant are stored next to the map's error.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ CALIBRATED: dict[RewardForm, tuple[RewardForm, ...]] = {
     "similarity": ("potential", "transition"),
     "transition": ("transition", "potential"),
 }
-"""Form that an encoder was trained for -> the forms of which the better one is calibrated; else its own."""
+"""Form that an encoder was trained for -> the forms, the better of which is calibrated; others keep their own form."""
 EPISODES, HELD_OUT, FRAMES = 100, 50, 32
-"""Most training and validation episodes, and frames of each, that are embedded."""
+"""Maximum number of training episodes, of validation episodes, and of frames of each that are embedded."""
 FAILURES = 5
-"""Least number of failed validation episodes that can fix a threshold: F1 ignores one failure among many successes."""
+"""Minimum number of failed validation episodes to fix a threshold: F1 ignores one failure among many successes."""
 SUCCESS_QUANTILE = 0.1
 """With fewer failures, success begins at this quantile of the successes' final progress."""
 DISTANCE_QUANTILE = 0.99
-"""A frame is unlike the training data when it is farther from them than this share of the frames measured."""
+"""A frame is unlike the training data if its distance to them exceeds this quantile of the measured distances."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def calibrate(
 
     Args:
         model: The trained reward.
-        train: Training episodes, of which the first camera is read. Failures, episodes of one step and, where the form
-            needs it, those without an instruction are left out.
-        validation: Episodes for the errors and the thresholds; training episodes where there are none.
-        seed: Random seed of the sample, where there are more episodes than `EPISODES`.
+        train: Training episodes, whose first camera is read. Failures, episodes of one step and, if the form needs
+            instructions, episodes without an instruction are left out.
+        validation: Episodes for the errors and the thresholds; if there are none, training episodes are used.
+        seed: Random seed of the sample, if there are more episodes than `EPISODES`.
     """
     chosen = _sample(model, train, EPISODES, seed, failures=False)
     others = [] if validation is None else _sample(model, validation, HELD_OUT, seed, failures=True)
@@ -119,7 +119,7 @@ def calibrate(
         threshold = float(np.quantile(successes, SUCCESS_QUANTILE))
     seen = np.concatenate([one.embeddings for one in fitted])
     centre, scale = seen.mean(axis=0), seen.std(axis=0)
-    scale = np.maximum(scale, 1e-6 + 1e-3 * scale.max())  # dead dimensions measure nothing
+    scale = np.maximum(scale, 1e-6 + 1e-3 * scale.max())  # dead dimensions carry no information
     far = np.concatenate([np.sqrt((((one.embeddings - centre) / scale) ** 2).mean(axis=1)) for one in measured])
     clock = float(np.mean([one.steps[-1] for one in fitted]))
 
@@ -182,7 +182,7 @@ def _gains(
 
 
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
-    """Return the last frame of the next fitted episode with this instruction; without another, its own."""
+    """Return the last frame of the next fitted episode with this instruction; if there is no other, this episode's."""
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)
     return np.asarray((alike[after % len(alike)] if alike else one).embeddings[-1])

@@ -30,9 +30,9 @@ from counterpoint.workers import in_worker
 Array = NDArray[np.float64]
 
 CHUNK_BYTES = 192 * 2**20
-"""Decoded frames held at once."""
+"""Bytes of decoded frames held at once."""
 IMAGES = 120
-"""Images on a page: about a megabyte."""
+"""Maximum number of images on a page: about a megabyte."""
 MEANING: dict[RewardForm, str] = {
     "potential": "cosine of the frame and the instruction",
     "similarity": "cosine of the frame and the instruction",
@@ -43,7 +43,7 @@ MEANING: dict[RewardForm, str] = {
 
 
 def axis_label(form: RewardForm) -> str:
-    """Return the meaning of a plotted curve, as `gains` gives it."""
+    """Return the meaning of a plotted curve, which is the output of `gains`."""
     return f"reward: {'gain of the ' if form in ('potential', 'goal') else ''}{MEANING[form]}"
 
 
@@ -94,21 +94,22 @@ def reward_command(
 ) -> list[Path]:
     """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
 
-    A video that cannot be read, or never changes, is skipped; the files of the others stay.
+    A video that cannot be read, or never changes, is skipped; the files of the other videos are kept.
 
     Time on two cores: about 10 s for a video of some hundred frames with the demo's encoder, most of it for loading
-    torch. Disk: about a megabyte a video.
+    torch. Disk: about a megabyte per video.
 
     Args:
         videos: Video files, or one data set with --episodes.
-        instruction: The task that the videos should show; episodes of a data set have their own by default.
+        instruction: The task that the videos should show; by default each episode of a data set has its own
+            instruction.
         model: A run's folder, a folder of saved weights or a Hub id.
         out: The folder to write.
-        episodes: Numbers of the data set's episodes.
-        camera: The data set's camera; its first by default.
+        episodes: Numbers of the data set's episodes to plot.
+        camera: Camera of the data set; the first camera by default.
         text_file: Text file with one instruction per line, one for each video.
-        against: Other instructions, plotted beside it.
-        goal: Image of the goal, for a reward without words.
+        against: Other instructions, plotted in the same chart.
+        goal: Image of the goal, for a reward that compares frames with goals.
         form: The reward to compute; by default the one that the encoder was trained for.
         device: The device that computes, such as cuda.
 
@@ -116,8 +117,8 @@ def reward_command(
         The files NAME.csv, NAME.png and NAME.html of each video.
 
     Raises:
-        BadInputError: If there is no video, an episode does not exist, an instruction is empty or given twice, the form
-            or model cannot be used, or, after all others are done, a video could not be read.
+        BadInputError: If there is no video, an episode does not exist, an instruction is empty or given twice, or the
+            form or model cannot be used. Also if a video cannot be read; this is raised after all others are done.
     """
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
@@ -140,7 +141,7 @@ def reward_command(
         rewards.check_form(rewards.form, instructed=True)
         embed_text(
             rewards.encoder, list(dict.fromkeys(text for each in labels for text in each))
-        )  # are all short enough?
+        )  # raises if an instruction is too long
     written: list[Path] = []
     failed: list[BadInputError] = []
     with ProgressBar("Rewards", len(clips), "videos") as progress:
@@ -218,16 +219,16 @@ def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None) -
 def score_clip(
     rewards: RewardModel, clip: Clip, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
 ) -> RewardCurve:
-    """Score every frame of a clip, some frames at a time, decoded in a process that may die.
+    """Score every frame of a clip in chunks, which are decoded in a process that may crash.
 
     Args:
         rewards: The reward.
         clip: The video or episode.
         labels: L instructions, or the name of the goal.
-        goal: The goal image [H, W, 3], where it replaces the instructions.
+        goal: The goal image [H, W, 3], if it replaces the instructions.
 
     Raises:
-        BadInputError: A clip that cannot be read, or whose frames are all the same.
+        BadInputError: If the clip cannot be read, or all its frames are the same.
     """
     encoder = rewards.encoder
     targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])

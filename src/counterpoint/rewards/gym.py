@@ -1,14 +1,14 @@
-"""Rewards from language or a goal image inside gymnasium: wrappers of one environment and of vector environments.
+"""Rewards from language or a goal image in gymnasium: wrappers of one environment and of vector environments.
 
-Phi is a `RewardModel`'s reading of the images since the episode began, s_0 the first state and s' the next::
+Phi is the reward that a `RewardModel` gives the images since the episode began, s_0 the first state and s' the next::
 
     difference   discount * Phi(s') - Phi(s)     DecisionNCE, Eq. 3 with discount 1; Ng, Harada and Russell 1999
     gain         Phi(s') - Phi(s_0)
 
-Every reward depends on images up to its own moment alone. A model that reads the robot's state takes it from the
-observation's `state`. With a discount of 1, an agent that discounts earns more the earlier Phi rises. With the agent's
-own discount, differences leave the best policies of a task's reward as they are: add them to it
-(`environment_weight`), since without it they rank all policies the same.
+Every reward depends only on images up to its own moment. A model that reads the robot's state takes it from the
+observation's `state`. With a discount of 1 here, an agent that discounts earns more the earlier Phi rises. With the
+agent's own discount here, differences do not change which policies are best under a task's reward. So add them to that
+reward (`environment_weight`): without it they rank all policies the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Action = TypeVar("Action")
 
 
 class Potentials:
-    """The rewards of N environments by one model: each row's value at the episode's start and its current value.
+    """The rewards of N environments by one model: for each row (environment) the value at the episode's start and now.
 
     Args:
         model: The reward.
@@ -45,11 +45,12 @@ class Potentials:
         instruction: The task in words, or one for each environment.
         goal: An image of the goal, uint8 [H, W, 3], instead of the instruction; as in `RewardModel.reward`.
         reward: `difference` or `gain`; see the module's docstring.
-        discount: Factor of the next potential, for `difference`.
-        form: The model's reading, where it is not the one that it was trained for.
+        discount: Factor of the next state's potential, for `difference`.
+        form: The form of the reward, if it is not the form that the model was trained for.
 
     Raises:
-        BadInputError: Both an instruction and a goal or neither, or a form that the model was not trained for.
+        BadInputError: If both an instruction and a goal are given, or neither, or the model was not trained for the
+            form.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Potentials:
         self.start[rows] = self.last[rows] = self._values(rows, embedded)
 
     def advance(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> Float[Embedded, " n"]:
-        """Return the rewards of some rows' next images."""
+        """Return the rewards of some rows for their next images."""
         now = self._values(rows, embedded)
         before, self.last[rows] = self.last[rows], now
         return self.discount * now - before if self.reward == "difference" else now - self.start[rows]
@@ -106,16 +107,16 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: The environment.
         model: The reward.
-        instruction: The task in words; this or `goal`.
+        instruction: The task in words; give this or `goal`.
         goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
-        discount: Factor of the next potential, for `difference`.
-        environment_weight: Share of the environment's own reward that is added.
-        form: The model's reading, where it is not the one that it was trained for.
+        discount: Factor of the next state's potential, for `difference`.
+        environment_weight: Weight with which the environment's own reward is added.
+        form: The form of the reward, if it is not the form that the model was trained for.
 
     Raises:
-        BadInputError: An environment without such an image, or a form that the model was not trained for.
+        BadInputError: If the environment has no such image, or the model was not trained for the form.
 
     Example:
         >>> env = LanguageReward(make_env("metaworld/drawer-open"), model, "open the drawer")  # doctest: +SKIP
@@ -146,7 +147,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act once."""
+        """Take one step."""
         observation, own, terminated, truncated, info = self.env.step(action)
         reward = float(self.potentials.advance(_ONE, self._embed(observation))[0]) + self._weight * float(own)
         return observation, reward, terminated, truncated, {**info, "environment_reward": float(own)}
@@ -159,25 +160,25 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Vector environments with the reward of `LanguageReward`: one call of the encoder embeds all rows' images.
 
-    An episode's last reward is that of its own last image: with `AutoresetMode.SAME_STEP` it is read from
-    `infos["final_obs"]`. With `NEXT_STEP`, the step that resets a row has the reward 0. With `DISABLED`,
+    An episode's last reward is that of the episode's own last image; with `AutoresetMode.SAME_STEP` this image is read
+    from `infos["final_obs"]`. With `NEXT_STEP`, the step that resets a row has the reward 0. With `DISABLED`,
     `reset(options={"reset_mask": ...})` begins the episodes of some rows. The environments' own rewards are in
     `infos["environment_reward"]`.
 
     Args:
         env: The vector environment.
         model: The reward.
-        instruction: The task in words, or one for each environment; this or `goal`.
+        instruction: The task in words, or one for each environment; give this or `goal`.
         goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the images in the Dict observation; `None` renders them (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
-        discount: Factor of the next potential, for `difference`.
-        environment_weight: Share of the environments' own rewards that is added.
-        form: The model's reading, where it is not the one that it was trained for.
+        discount: Factor of the next state's potential, for `difference`.
+        environment_weight: Weight with which the environments' own rewards are added.
+        form: The form of the reward, if it is not the form that the model was trained for.
 
     Raises:
-        BadInputError: Environments without such an image, renders with `SAME_STEP` (they show the next episode), or a
-            form that the model was not trained for.
+        BadInputError: If the environments have no such image, if renders are used with `SAME_STEP` (they show the next
+            episode), or if the model was not trained for the form.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Act once in every row."""
+        """Take one step in every row."""
         observations, own, terminated, truncated, infos = self.env.step(actions)
         seen, over = self._seen(observations), np.asarray(terminated) | np.asarray(truncated)
         begun = self._over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
@@ -258,7 +259,7 @@ class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         replace: Leave the image itself out of the observation.
 
     Raises:
-        BadInputError: An environment without such an image.
+        BadInputError: If the environment has no such image.
     """
 
     def __init__(
@@ -295,7 +296,8 @@ def check_source(image: str | None, space: Any, render_mode: str | None, encoder
         encoder: The encoder.
 
     Raises:
-        BadInputError: No image [H, W, 3] of that name in a Dict observation, no `state`, or no renders as arrays.
+        BadInputError: If a Dict observation has no image [H, W, 3] of that name or no `state`, or renders are no
+            arrays.
     """
     has_state = isinstance(space, spaces.Dict) and STATE in space.spaces
     found, hint = f"no {STATE!r}", "the model reads the robot's state: put it into a Dict observation"

@@ -1,4 +1,4 @@
-"""`counterpoint label DATA --model RUN`: progress of every frame of every episode, written beside the data.
+"""`counterpoint label DATA --model RUN`: the progress of every frame of every episode, written next to the data.
 
 Columns, with one row per frame in the order of the data set:
 
@@ -6,12 +6,12 @@ Columns, with one row per frame in the order of the data set:
     progress_sparse                     progress in [0, 1]; the name is LeRobot's
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
-    success                             progress has reached the calibration's threshold
-    unlike_training                     the frame is farther from the training data than the calibration's threshold
+    success                             True if progress has reached the calibration's threshold
+    unlike_training                     True if the frame's distance to the training data exceeds a calibrated threshold
 
-A row depends on the frames up to it alone. Each episode is decoded in one pass. Every core decodes and computes a block
-of episodes (`counterpoint.blocks`), in batches that run across its episodes. Finished blocks wait in a hidden folder
-beside the output, where the same call finds them.
+A row depends only on the frames up to it. Each episode is decoded in one pass. Every core decodes and computes a block
+of episodes (`counterpoint.blocks`), in batches that may span several episodes. Finished blocks wait in a hidden folder
+next to the output, where a repeated call finds them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from counterpoint.rewards.targets import given_instructions, never_change, read_
 Array = NDArray[Any]
 
 FRAMES = "frames"
-"""The images in a batch, beside `STATE`."""
+"""Key of the images in a batch, as `STATE` is the key of the state."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Labelling:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
         cameras: Views whose rewards are averaged.
-        instructions: The instruction of each episode; empty where there is a goal.
+        instructions: The instruction of each episode; empty if there is a goal.
         goal: A goal image that replaces the instructions.
         device: The device that computes.
-        batch_size: Frames encoded at once; as many as suit the model by default.
+        batch_size: Number of frames encoded at once; by default as many as suit the model.
     """
 
     data: Path
@@ -105,7 +105,7 @@ def label(
     engine: Engine = HERE,
     overwrite: bool = False,
 ) -> Path:
-    """Write progress in [0, 1] of every frame of a data set. The same call continues an interrupted one.
+    """Write progress in [0, 1] of every frame of a data set. Repeating the same call continues an interrupted one.
 
     Time on two cores: 2,400 frames a second with the demo's encoder, 72 with EfficientNet-Lite0. Disk: at most 40 bytes
     a frame.
@@ -113,15 +113,16 @@ def label(
     Args:
         data: A data set of any format.
         model: A run's folder, a folder of saved weights or a Hub id; it must have a calibration.
-        out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set. With a
-            feature, the folder of the copy.
+        out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set. With
+            `feature`, the folder of the copy.
         feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
-        cameras: Cameras whose rewards are averaged; by default those of the run's training, or the data's first.
+        cameras: Cameras whose rewards are averaged; by default the cameras of the run's training, or the data's first
+            camera.
         instruction: One instruction for all episodes, overriding their own.
         text_file: Text file with one instruction per line, overriding the data set's instructions.
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
-        batch_size: Frames encoded at once; as many as suit the model by default.
+        batch_size: Number of frames encoded at once; by default as many as suit the model.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
         overwrite: Replace existing labels.
 
@@ -129,8 +130,8 @@ def label(
         The file or folder that was written.
 
     Raises:
-        BadInputError: If data, model or arguments cannot be used: before anything is computed. Also if an episode is
-            damaged; finished blocks are kept.
+        BadInputError: If data, model or arguments cannot be used; raised before anything is computed. Also if an
+            episode is damaged; finished blocks are kept.
         MissingExtraError: If the engine is Ray and Ray is not installed.
     """
     engine.check()
@@ -146,7 +147,7 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
-    # Finished blocks of another model or other data are thrown away.
+    # Finished blocks of another model or of other data are removed.
     with claim(parts, "labelling.json", _identity(job, store), what="labels", does="labels", discard=True):
         files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
         opener = partial(open_labeller, job, labeller.targets)
@@ -226,7 +227,7 @@ class _Batch:
 
     @classmethod
     def of(cls, parts: Sequence[Mapping[str, Array]], owners: list[tuple[int, int, int]]) -> Self:
-        """Join parts."""
+        """Join the parts into one batch."""
         return cls({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, owners)
 
 
@@ -236,10 +237,10 @@ class Labeller:
     Args:
         job: The settings of the labelling.
         store: The data set.
-        targets: Embedded instructions or goals, one per episode, when they are known already.
+        targets: Embedded instructions or goals, one per episode, if they are known already.
 
     Raises:
-        BadInputError: A model without calibration or for another kind of target, or an instruction that it cannot read.
+        BadInputError: If the model has no calibration or takes the other kind of target, or cannot read an instruction.
     """
 
     def __init__(self, job: Labelling, store: EpisodeStore, targets: Float[Array, "E D"] | None = None) -> None:
@@ -250,7 +251,7 @@ class Labeller:
         encoder: Any = self.model.encoder
         self.batch_size = job.batch_size or frames_at_once(encoder)
         if reads_state(encoder):
-            states_of(store, 0)  # refused before anything is decoded
+            states_of(store, 0)  # raises an error before anything is decoded
         if targets is not None:
             self.targets = targets
         elif job.goal is not None:
@@ -261,7 +262,7 @@ class Labeller:
             self.targets = embed_text(self.model.encoder, texts)[[numbers[text] for text in job.instructions]]
 
     def work(self, block: Block) -> bytes:
-        """Return a file with float32 [3, T] of a block's frames: reward, novelty, and 1 where an episode changes."""
+        """Return a file with float32 [3, T] of a block's frames: reward, novelty, and 1 where the images change."""
         embedded: dict[tuple[int, int], list[Float[Array, "N D"]]] = {}
         firsts: dict[tuple[int, int], Array] = {}
         still = dict.fromkeys(block.episodes, True)
@@ -295,7 +296,7 @@ class Labeller:
         return np.stack([reward, novelty, np.full_like(reward, not still)])
 
     def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
-        """Decode episodes, each view in one pass, and yield batches with one image size."""
+        """Decode episodes, each view in one pass, and yield batches; the images of a batch have one size."""
         parts: list[dict[str, Array]] = []
         owners: list[tuple[int, int, int]] = []
         for episode in episodes:
@@ -320,14 +321,14 @@ class Labeller:
 
 
 def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Block], bytes]:
-    """Open model and data in another process and return the `Labeller` of its blocks."""
+    """Open model and data in another process, and return the function `work` of a `Labeller`."""
     return Labeller(job, open_dataset(job.data), targets).work
 
 
 def _table(
     job: Labelling, files: BlockFiles, store: EpisodeStore, calibration: Calibration
 ) -> tuple[pa.Table, list[int]]:
-    """Return all labels as a table, and the episodes in which nothing changes."""
+    """Return all labels as a table, and the numbers of the episodes in which nothing changes."""
     rows = np.concatenate([np.load(files.path(block)) for block in files.blocks], axis=1)
     parts = np.split(rows, np.cumsum(store.lengths)[:-1], axis=1)
     each = [reward.astype(np.float64) for reward, _, _ in parts]
@@ -355,7 +356,7 @@ def _table(
 
 
 def in_words(table: pa.Table, calibration: Calibration) -> str:
-    """Return in words the errors of labels, a constant and a clock, the threshold, and the successes."""
+    """Describe in words the errors of the labels, of a constant and of a clock, the threshold, and the successes."""
     held_out = "held-out" if calibration.measured_on == "validation" else "training"
     error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
     verdict = " (labels no better than a constant)" if error >= constant else ""

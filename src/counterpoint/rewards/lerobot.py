@@ -1,12 +1,12 @@
-"""A trained reward behind LeRobot's interface of reward models: frames and a task become progress or success.
+"""A trained reward behind LeRobot's interface for reward models: it maps frames and a task to progress or success.
 
     CounterpointRewardModel.of(RewardModel.from_pretrained("runs/drawer")).save_pretrained("drawer-lerobot")
     model = CounterpointRewardModel.from_pretrained("drawer-lerobot")
     model.compute_reward({"observation.images.top": frames, "task": ["open the drawer"]})  # [B, T, 3, H, W] -> [B]
 
 Importing this module registers the reward model type `counterpoint` in LeRobot, from version 0.6 on. LeRobot looks for
-a model and its processors in the module of their configuration, so all three are found here. The encoder does its own
-preprocessing: the processors are those of a policy, which only rename, batch and move.
+a model and its processors in the module of their configuration, so this module has all three. The encoder does its own
+preprocessing: the processors are those of a policy, which only rename, batch and move tensors.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ OUTPUTS = ("progress", "success")
 class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
     """LeRobot's configuration of a reward.
 
-    There is no `max_frames`: progress at a frame depends on that frame and on the episode's first one alone.
+    There is no `max_frames`: progress at a frame depends only on that frame and on the episode's first frame.
 
     Attributes:
         model: The encoder's saved configuration: `kind` and `config`, including its calibration.
         language_hidden: Width of R3M's perceptron; 0 for the other methods.
         image_key: Key of the frames.
         task_key: Key of the instruction.
-        state_key: Key of the robot's state, where the reward reads it.
-        reward_output: `progress` in [0, 1], or `success`, 1 where progress reaches the threshold and 0 elsewhere.
-        success_threshold: Progress from which on a task counts as done; by default the calibration's.
+        state_key: Key of the robot's state, if the reward reads it.
+        reward_output: `progress` in [0, 1], or `success`, which is 1 if progress reaches the threshold and 0 otherwise.
+        success_threshold: Progress from which on a task counts as done; by default the calibration's threshold.
     """
 
     model: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
     It is trained by `counterpoint train`, not by LeRobot.
 
     Args:
-        config: The configuration; `of` makes one.
+        config: The configuration; `of` makes one from a trained reward.
         dataset_stats: Ignored, as `dataset_meta` is: the encoder does its own preprocessing.
 
     Raises:

@@ -1,16 +1,16 @@
-"""Rewards of a video under instructions or a goal image, from a pretrained encoder, without training or gradient.
+"""Rewards of a video for instructions or a goal image, from a pretrained encoder, without training or gradients.
 
 S is the cosine, phi(o) the raw embedding of a frame, psi(l) the embedding of an instruction, g a goal image::
 
     potential    S(phi(o_t), psi(l))               AcTOL, section 5.4; its steps are DecisionNCE, Eq. 3
-    similarity   S(phi(o_t), psi(l))               as CLIP's loss trains it: its level counts too, not its gain alone
+    similarity   S(phi(o_t), psi(l))               as CLIP's loss trains it: its level has a meaning, not only its gain
     transition   S(phi(o_t) - phi(o_0), psi(l))    DecisionNCE-T, Eq. 6, of the segment from the start to t
-    goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) of encoders with language (LIV)
+    goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) for encoders with language (LIV)
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
 
-A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. Several cameras,
-embedded as [T, C, D], give the mean of their rewards (late fusion). An encoder trained with the robot's state reads
-it beside each camera's images, under `STATE`, as in an environment's observations.
+A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. For several cameras, embedded as
+[T, C, D], the reward is the mean of the cameras' rewards (late fusion). An encoder trained with the robot's state reads
+it together with each camera's images, under the key `STATE`, as in an environment's observations.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ Array = NDArray[np.float64]
 Video = TypeVar("Video", NDArray[Any], Tensor)
 Score = TypeVar("Score", bound=Callable[..., Array])
 SegmentScore = Callable[[Array, Array, Array], Array]
-"""(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment under each text, [N, L]."""
+"""(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment for each text, [N, L]."""
 LANGUAGE_REWARD = "language_reward"
 """R3M's perceptron, in the folder of a saved encoder."""
 STATE = "state"
-"""The robot's state [T, S] in a mapping of cameras to frames; encoders of images alone leave it unread."""
+"""Key of the robot's state [T, S] in a mapping of cameras to frames; encoders that read only images ignore it."""
 STILL = 1e-5
-"""Embeddings nearer than this share of their length are equal: float32 networks give no more digits."""
+"""Embeddings are equal if their distance is below this share of their length, the precision of float32 networks."""
 
 
 class Embedder(Protocol):
     """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one.
 
-    An encoder whose `reads_state` is true takes the robot's state [T, S] beside the frames.
+    An encoder whose `reads_state` is true takes the robot's state [T, S] in addition to the frames.
     """
 
     def encode_image(self, frames: Tensor, /) -> Tensor:
@@ -62,7 +62,7 @@ class Embedder(Protocol):
 
 
 class FrozenPart:
-    """The frozen backbone of an encoder as an `Embedder`: the embeddings are its features."""
+    """The frozen backbone of an encoder as an `Embedder`, whose embeddings are the backbone's features."""
 
     def __init__(self, encoder: DualEncoder) -> None:
         self.encode_image, self.encode_text = encoder.features, encoder.encode_text
@@ -75,7 +75,7 @@ def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array
 
 
 def late_fusion(score: Score) -> Score:
-    """Extend a score of embeddings [N, D] to several cameras, [N, C, D]: the mean of the cameras' scores."""
+    """Extend a score of embeddings [N, D] to several cameras, [N, C, D], by the mean of the cameras' scores."""
 
     @wraps(score)
     def fused(*parts: Array) -> Array:
@@ -113,7 +113,7 @@ def potential_gain(
 def goal_similarity(
     start: Float[Array, "N *C D"], goal: Float[Array, "N *C D"], text: Float[Array, "L D"]
 ) -> Float[Array, "N L"]:
-    """Return S(phi(o_goal), psi(l)), CLIP's score of a segment by its last frame alone, in [-1, 1]."""
+    """Return S(phi(o_goal), psi(l)), CLIP's score of a segment, which uses only the last frame, in [-1, 1]."""
     return cosine(goal, text)
 
 
@@ -129,9 +129,10 @@ def transition_score(
 
 
 def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
-    """Return a curve as it is plotted: a potential (or distance to a goal) as its gain since the first frame.
+    """Return a curve as it is plotted: a potential (or distance to a goal) becomes its gain since the first frame.
 
-    Only differences of a potential are rewards; its level means little. The level of a similarity was trained.
+    Only differences of a potential are rewards; its level means little. A similarity keeps its level, which was
+    trained.
     """
     return curve - curve[:, :1] if form in ("potential", "goal") else curve
 
@@ -158,7 +159,7 @@ def embed_frames(
 
 
 def reads_state(encoder: object) -> bool:
-    """Return whether an encoder reads the robot's state beside each image."""
+    """Return whether an encoder reads the robot's state together with each image."""
     return bool(getattr(encoder, "reads_state", False))
 
 
@@ -178,10 +179,10 @@ def _embed_view(encoder: Any, frames: Tensor, state: Any, batch_size: int) -> Fl
 def observed(
     encoder: object, store: EpisodeStore, episode: int, steps: NDArray[np.int64], views: Sequence[str | None] = (None,)
 ) -> dict[str, NDArray[Any]]:
-    """Return an encoder's inputs at an episode's steps: the frames of each view and, where it needs it, the state.
+    """Return an encoder's inputs at an episode's steps: the frames of each view and, if it reads it, the state.
 
     Raises:
-        BadInputError: An encoder that reads the state, and an episode without one.
+        BadInputError: If the encoder reads the state, and the episode has none.
     """
     seen = {view or "": store.frames(episode, steps, view) for view in views}
     return seen | ({STATE: states_of(store, episode)[steps]} if reads_state(encoder) else {})
@@ -204,14 +205,14 @@ def embed_steps(
     views: Sequence[str | None] = (None,),
     batch_size: int = 64,
 ) -> Float[Array, "T D"] | Float[Array, "T C D"]:
-    """Return raw embeddings of an episode's steps, from its frames or, where the store holds them, from their features.
+    """Return raw embeddings of an episode's steps, from its frames or, if the store holds them, from its features.
 
     Args:
         encoder: The encoder; features are those of its own frozen backbone.
         store: Episodes.
         episode: Number of the episode.
         steps: T steps of the episode.
-        views: C cameras, the store's first by default; one gives [T, D].
+        views: C cameras, by default the store's first camera; one camera gives [T, D].
         batch_size: Frames encoded at once.
     """
     features = store.features(episode)
@@ -226,7 +227,7 @@ def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L
     """Return raw embeddings of L texts.
 
     Raises:
-        BadInputError: No text, an empty one, or something else.
+        BadInputError: If there is no text, or a text is empty or not a string.
     """
     with _evaluating(encoder):
         return np.asarray(encoder.encode_text(check_instructions(texts)).double().cpu())
@@ -236,7 +237,7 @@ def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
     """Return frames as a tensor [T, H, W, 3]: uint8 in [0, 255] or float32 in [0, 1], by dtype, never by value.
 
     Raises:
-        BadInputError: Anything else.
+        BadInputError: If the frames are anything else.
     """
     known = isinstance(frames, Tensor) or (isinstance(frames, np.ndarray) and frames.dtype.kind in "biuf")
     found = f"{frames.dtype} {list(frames.shape)}" if known else type(frames).__name__
@@ -252,7 +253,7 @@ def check_instructions(instructions: str | Sequence[str]) -> list[str]:
     """Return one instruction or several as a list.
 
     Raises:
-        BadInputError: No instruction, an empty one, or a value that is not text.
+        BadInputError: If there is no instruction, or an instruction is empty or not text.
     """
     texts = [instructions] if isinstance(instructions, str) else instructions
     good = isinstance(texts, Sequence) and not isinstance(texts, bytes) and len(texts) > 0
@@ -262,16 +263,16 @@ def check_instructions(instructions: str | Sequence[str]) -> list[str]:
 
 
 class RewardModel:
-    """A reward function of videos: an encoder, read as it was trained.
+    """A reward function of videos: an encoder, used in the form (see the module's docstring) that it was trained for.
 
     Args:
-        encoder: Image and text towers into one space.
-        form: The reading; by default the one that the encoder was trained for (`config.reward_form`).
+        encoder: Image and text towers that embed into one space.
+        form: The form of the reward; by default the one that the encoder was trained for (`config.reward_form`).
         batch_size: Frames encoded at once, which bounds memory for long videos.
         language_reward: R3M's perceptron G, for the form `language`.
 
     Raises:
-        BadInputError: A form that the encoder was not trained for.
+        BadInputError: If the encoder was not trained for the form.
 
     Example:
         >>> model = RewardModel.from_pretrained("runs/drawer")  # doctest: +SKIP
@@ -300,10 +301,10 @@ class RewardModel:
         Args:
             source: A run's folder, a folder with `config.json` and `model.safetensors`, or a Hub id.
             device: The device that computes.
-            form: The reading, when it is not the one that the encoder was trained for.
+            form: The form of the reward, if it is not the one that the encoder was trained for.
 
         Raises:
-            BadInputError: No such folder or model, one that is not trained yet, or another kind of encoder.
+            BadInputError: If there is no such folder or model, it is not trained yet, or it is another kind of encoder.
         """
         kind = saved_kind(source)
         hint = "measure policies and agents, and encoders for control through them, by `counterpoint evaluate`"
@@ -313,10 +314,10 @@ class RewardModel:
         return cls(encoder, form=form, language_reward=head)
 
     def check_form(self, form: RewardForm, *, instructed: bool = False) -> RewardForm:
-        """Return `form`, if the encoder was trained for it and, when `instructed`, if it reads instructions.
+        """Return `form`, if the encoder was trained for it and, when `instructed`, if the form reads instructions.
 
         Raises:
-            BadInputError: Another form; VIP, TCN and R3M align no frame with a text.
+            BadInputError: If the form does not fit; VIP, TCN and R3M do not align single frames with texts.
         """
         only = {"goal": ("goal",), "language": ("language", "goal")}.get(self.trained_form)
         works = only or ("potential", "similarity", "transition", "goal")
@@ -336,19 +337,18 @@ class RewardModel:
         goal: Video | Mapping[str, Video] | None = None,
         form: RewardForm | None = None,
     ) -> Video:
-        """Return the reward of every frame, float32, an array for an array and a tensor for a tensor.
+        """Return the reward of every frame, float32: an array if `frames` is an array, a tensor if it is a tensor.
 
         Args:
             frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]. Several cameras are given as a mapping of names
                 to such frames; the result is the mean of their rewards. A model that reads the robot's state takes a
                 mapping with it: `{"front": frames, "state": state}`, state [T, S].
-            instructions: One gives [T], a list of L gives [L, T].
-            goal: A goal image [H, W, 3] instead of instructions, which gives [T]; a mapping where `frames` is a
-                mapping.
-            form: Another reading than `self.form`: see the module's docstring.
+            instructions: One instruction gives [T], a list of L instructions gives [L, T].
+            goal: A goal image [H, W, 3] instead of instructions, which gives [T]; a mapping if `frames` is a mapping.
+            form: Another form than `self.form`: see the module's docstring.
 
         Raises:
-            BadInputError: Bad frames or instructions, or a form that the encoder was not trained for.
+            BadInputError: If frames or instructions are not valid, or the encoder was not trained for the form.
         """
         chosen, targets = self.targets(instructions, goal=goal, form=form)
         curves = self.score(chosen, embed_frames(self.encoder, frames, self.batch_size), targets).astype(np.float32)
@@ -362,7 +362,7 @@ class RewardModel:
         *,
         goal: Video | Mapping[str, Video] | None = None,
     ) -> Video:
-        """Return progress in [0, 1] at every frame, shaped as `reward`; the value at t depends on frames 0 to t alone.
+        """Return progress in [0, 1] at every frame, shaped as `reward`; the value at t depends only on frames 0 to t.
 
         Args:
             frames: [T, H, W, 3], from the episode's first frame on; several cameras and the state as in `reward`.
@@ -370,7 +370,7 @@ class RewardModel:
             goal: A goal image instead of instructions, as in `reward`, for encoders trained for goals.
 
         Raises:
-            BadInputError: As `reward`; or a model without calibration.
+            BadInputError: As in `reward`; also if the model has no calibration.
         """
         return self._calibrated(self.check_calibration().progress_of, frames, instructions, goal)
 
@@ -381,13 +381,13 @@ class RewardModel:
         *,
         goal: Video | Mapping[str, Video] | None = None,
     ) -> Video:
-        """Return where progress reaches the success threshold, bool, shaped as `reward`; see `progress`."""
+        """Return True where progress reaches the success threshold, bool, shaped as `reward`; see `progress`."""
         calibration = self.check_calibration()
         reached = calibration.success
         return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
 
     def novelty(self, frames: Video | Mapping[str, Video]) -> Video:
-        """Return the distance [T] of frames [T, H, W, 3] from the training data; above 1, they are unlike it."""
+        """Return the distance [T] of frames [T, H, W, 3] from the training data; frames above 1 are unlike the data."""
         embedded = embed_frames(self.encoder, frames, self.batch_size)
         found = late_fusion(self.check_calibration().novelty_of)(embedded)
         return _like(frames, found.astype(np.float32))
@@ -396,7 +396,7 @@ class RewardModel:
         """Return the calibration, if the model has one.
 
         Raises:
-            BadInputError: It has none: it was not trained by a recipe of this library, or by an old version.
+            BadInputError: If it has none, because a recipe of this library did not train it, or an old version did.
         """
         hint = "train it with `counterpoint train`, which measures one, or use its raw reward: counterpoint reward"
         require(self.calibration, "model", "no calibration", "a model that was calibrated on its data", hint)
@@ -407,7 +407,7 @@ class RewardModel:
         """Return the form that was calibrated, if it reads the given target: a goal image or instructions.
 
         Raises:
-            BadInputError: The form reads the other kind of target, or there is no calibration.
+            BadInputError: If the form reads the other kind of target, or there is no calibration.
         """
         form, ways = self.check_calibration().form, ("an instruction", "a goal image (goal=, --goal IMAGE)")
         found, expected = ways if not goal else ways[::-1]
@@ -434,7 +434,7 @@ class RewardModel:
         goal: Video | Mapping[str, Video] | None = None,
         form: RewardForm | None = None,
     ) -> tuple[RewardForm, Float[Array, "L D"]]:
-        """Return the form that scores, and the embedded instructions or goal image; arguments as `reward`."""
+        """Return the form that scores, and the embedded instructions or goal image; takes the arguments of `reward`."""
         if goal is not None:
             still = {name: view[None] for name, view in goal.items()} if isinstance(goal, Mapping) else goal[None]
             return self.check_form("goal"), embed_frames(self.encoder, still)
@@ -443,7 +443,7 @@ class RewardModel:
     def score(
         self, form: RewardForm, frames: Float[Array, "T *C D"], targets: Float[Array, "L *C D"]
     ) -> Float[Array, "L T"]:
-        """Return the reward of embedded frames under embedded instructions (or goal images, for `goal`)."""
+        """Return the reward of embedded frames for embedded instructions (or goal images, for the form `goal`)."""
         return late_fusion(partial(self._score, form))(frames, targets)
 
     def _score(self, form: RewardForm, frames: Array, targets: Array) -> Array:
@@ -480,7 +480,7 @@ def _language_reward(source: str | Path, device: str) -> nn.Module | None:
 
 @contextmanager
 def _evaluating(encoder: Embedder) -> Iterator[torch.device]:
-    """Disable gradients and set evaluation mode, on the encoder's device; submodules get their own mode back."""
+    """Disable gradients and set evaluation mode, on the encoder's device; restore the submodules' modes at the end."""
     modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
     modes = [module.training for module in modules]
     devices = [parameter.device for module in modules[:1] for parameter in module.parameters()]

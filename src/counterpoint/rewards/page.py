@@ -1,6 +1,6 @@
-"""HTML pages of rewards: line charts, and a video under a cursor on its curve. A page is one file and needs no network.
+"""HTML pages of rewards: line charts, and a video with a cursor on its curve. A page is one file and needs no network.
 
-Lines are SVG paths in a 1000 x 1000 box that is stretched to the figure; text is HTML placed in per cent, so that
+Lines are SVG paths in a 1000 x 1000 box that is stretched to the figure. Text is HTML, positioned in per cent, so that
 letters keep their size on a phone. Colours are CSS classes (`templates/style.css`).
 """
 
@@ -28,7 +28,7 @@ COLOURS = ("#0072b2", "#c8500a", "#00825f", "#b0568a", "#a86f00", "#3a8fc4")
 """The CSS classes `c0` to `c5`, for images."""
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 LETTERS, LINE_HEIGHT = 14, 7.5
-"""Letters in a line of a label, and the per cent of a chart's height that a line takes (`style.css`)."""
+"""Letters per line of a label, and the height of such a line in per cent of a chart's height (`style.css`)."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -77,8 +77,8 @@ def line_chart(
         x_label: The meaning of x, with its unit.
         y_label: The meaning of y, with its unit.
         summary: One sentence for a screen reader.
-        x_range: Least and greatest x; by default the lines' own.
-        y_range: Least and greatest y; by default what the lines need.
+        x_range: Minimum and maximum of x; by default those of the lines.
+        y_range: Minimum and maximum of y; by default what the lines need.
         dots: True to mark the last value of each line.
     """
     xs = [x for line in lines for x in line.x]
@@ -93,7 +93,7 @@ def line_chart(
         return 1000 * (high - y) / (high - low)
 
     def path(line: Line) -> str:
-        """Return straight pieces between values; NaN breaks the line."""
+        """Return straight pieces between the values; NaN interrupts the line."""
         at = [f"{across(x):.1f} {down(y):.1f}" if math.isfinite(y) else "" for x, y in zip(line.x, line.y, strict=True)]
         return "".join(f"{'L' if before else 'M'}{now}" for before, now in itertools.pairwise(["", *at]) if now)
 
@@ -116,7 +116,7 @@ def line_chart(
 
 
 def line_image(lines: Sequence[Line], *, title: str, y_label: str) -> bytes:
-    """Return the same lines over seconds as a PNG, the last on top and first in the legend.
+    """Return the lines over seconds as a PNG, the last line on top and first in the legend.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -137,7 +137,7 @@ def line_image(lines: Sequence[Line], *, title: str, y_label: str) -> bytes:
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Return two to seven round numbers in [low, high], evenly apart.
+    """Return two to seven round numbers in [low, high], evenly spaced.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -153,7 +153,7 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return a number with a true minus sign; a dash where it is not defined."""
+    """Return a number with a true minus sign, or a dash if the number is not defined."""
     if not math.isfinite(value):
         return "\N{EM DASH}"
     rounded = round(value, digits) + 0.0  # plus zero, so that nothing reads as minus zero
@@ -161,10 +161,10 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
-    """Return labels of at most `most` letters: words shared with other labels go first, words that differ stay.
+    """Return labels of at most `most` letters: first drop words shared with other labels, keep words that differ.
 
-    Words are left out of the middle of what a label shares with another at its start or at its end; a label alone, or
-    words of its own that are too long, lose their middle.
+    Words are left out of the middle of the part that a label shares with another label at its start or at its end. If
+    that does not suffice, as for a single label or long words of its own, letters are left out of the label's middle.
     """
     split = [label.split() for label in labels]
     found = []
@@ -189,11 +189,11 @@ def _common(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Push labels that would overlap apart, as little as possible: labels of one place stay around it.
+    """Push apart labels that would overlap, as little as possible; labels for the same place stay around that place.
 
-    None lies below the chart, and none so far above it that the axis would be covered.
+    No label lies below the chart, or so far above it that it would cover the axis.
     """
-    blocks: list[tuple[list[int], float]] = []  # labels from top to bottom, and the middle of all
+    blocks: list[tuple[list[int], float]] = []  # labels from top to bottom, and the middle of each block
     for at in sorted(range(len(tops)), key=lambda at: tops[at]):
         members, middle = [at], tops[at]
         while True:
@@ -222,7 +222,7 @@ class Panel:
         lines: Lines over the player's seconds; the cursor marks those that are `live`.
         y_label: The meaning of the values.
         summary: One sentence for a screen reader.
-        y_range: Least and greatest value; by default what the lines need.
+        y_range: Minimum and maximum value; by default what the lines need.
         title: A heading, such as the name of a run.
     """
 
@@ -236,13 +236,13 @@ class Panel:
 def make_player(
     panels: Sequence[Panel], seconds: Sequence[float], steps: Sequence[int], images: Mapping[int, bytes]
 ) -> dict[str, Any]:
-    """Return a video beside its curves: the `view` of `player.html.j2`.
+    """Return a video and its curves: the `view` of `player.html.j2`.
 
     Args:
-        panels: Charts under one cursor; without any, the video plays alone.
+        panels: Charts under one cursor; without charts, only the video is played.
         seconds: Time of each of the T frames of the curves.
         steps: Number of each of these frames in the video, [T].
-        images: JPEGs of some frames, keyed by the index among the T; the cursor shows the nearest.
+        images: JPEGs of some frames, keyed by the index among the T frames; the cursor shows the nearest image.
     """
     charts = [
         line_chart(panel.lines, x_label="seconds", y_label=panel.y_label, summary=panel.summary, y_range=panel.y_range)
@@ -282,7 +282,7 @@ def jpeg(frame: UInt8[NDArray[np.uint8], "H W 3"], *, side: int = 320, quality: 
 
 
 def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
-    """Fill a template of this folder or of `folders`; the page carries its style and script within it.
+    """Fill a template of this folder or of `folders`; the page contains its style and script.
 
     Raises:
         MissingExtraError: jinja2 is not installed.

@@ -1,4 +1,4 @@
-"""Any reward as curves over a video: a run of ours, a reward model of LeRobot, or a Python function."""
+"""Any reward as curves over a video: a run of this library, a reward model of LeRobot, or a Python function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 Frames = Mapping[str, NDArray[Any]]
 """Camera -> uint8 [T, H, W, 3]; `STATE` -> float [T, S]."""
 PREFIXES = 16
-"""Lengths at which a LeRobot model scores a video; values between them are interpolated."""
+"""Number of video lengths at which a LeRobot model scores a video; values in between are interpolated."""
 
 
 class Curves(Protocol):
@@ -36,7 +36,7 @@ class Curves(Protocol):
     def __call__(
         self, steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
     ) -> Float[Array, "L N"]:
-        """Return the curves of the video made of N steps, in any order and with repeats, or its progress."""
+        """Return the curves, or the progress, of a video made of N steps, which may be in any order and repeated."""
 
 
 class Reward(Protocol):
@@ -44,7 +44,7 @@ class Reward(Protocol):
 
     Attributes:
         name: The name in tables.
-        progress: True where the reward has progress in [0, 1], as its values or by its calibration.
+        progress: True if the reward has progress in [0, 1], as its own values or by its calibration.
     """
 
     name: str
@@ -54,16 +54,17 @@ class Reward(Protocol):
         """Return the curves of a video.
 
         Args:
-            frames: Frames by camera; with several cameras the curves are the mean over the cameras. Under `STATE` the
-                robot's state, for the rewards that read it.
-            shared: Values that other rewards have computed from this video: embeddings, features of a frozen backbone.
+            frames: Frames by camera; with several cameras the curves are the mean over the cameras. The key `STATE`
+                holds the robot's state, for rewards that read it.
+            shared: Values that other rewards have computed from this video: embeddings, or features of a frozen
+                backbone.
         """
 
 
 class EncoderReward:
-    """A reward of this library: the gain since the first frame, of a potential; of one frame alone, its potential.
+    """A reward of this library: the gain of its potential since the first frame; for a single frame, the potential.
 
-    An encoder without language (VIP, TCN) needs `goals`: its reward under an instruction is the mean over images of the
+    An encoder without language (VIP, TCN) needs `goals`: its reward for an instruction is the mean over images of the
     instruction's outcome.
 
     Args:
@@ -112,7 +113,7 @@ class EncoderReward:
             shared[digest] = embed_frames(FrozenPart(encoder), frames, self.model.batch_size)
         features = torch.from_numpy(shared[digest]).float().to(encoder.mean.device)
         state = torch.from_numpy(frames[STATE]) if encoder.reads_state and STATE in frames else None
-        if state is not None and features.ndim == 3:  # the same beside every camera's image
+        if state is not None and features.ndim == 3:  # every camera's image gets the same state
             state = state[:, None].expand(*features.shape[:2], -1)
         with torch.no_grad():
             return np.asarray(encoder.eval().embed_features(features, state).double().cpu())
@@ -128,9 +129,9 @@ class EncoderReward:
         return self.goals[instruction]
 
     def untrained(self, seed: int = 0) -> EncoderReward | None:
-        """Return the same architecture with random weights; `None` for a network of the user's own that trains.
+        """Return the same architecture with random weights; `None` for a trainable network of the user's own.
 
-        A frozen backbone keeps its weights: the heads on it are what was learned.
+        A frozen backbone keeps its weights, because only the heads on it were learned.
         """
         encoder = self.model.encoder
         if not isinstance(encoder, DualEncoder):
@@ -156,7 +157,7 @@ class FunctionReward:
     Args:
         function: Takes frames uint8 [T, H, W, 3] and an instruction, and returns T numbers.
         name: The name in tables.
-        progress: True where its values are progress in [0, 1].
+        progress: True if the function's values are progress in [0, 1].
     """
 
     def __init__(self, function: Callable[[Any, str], Any], name: str, *, progress: bool = False) -> None:
@@ -184,8 +185,9 @@ class FunctionReward:
 class LeRobotReward(FunctionReward):
     """A reward model of LeRobot: anything with `compute_reward(batch) -> (B,)`.
 
-    It is given growing beginnings of the video, [1, t, 3, H, W], at up to `PREFIXES` lengths t, as LeRobot's own
-    progress scripts do; a classifier (`config.num_classes`) each frame, [1, 3, H, W]. Pixels are float in [0, 1].
+    The model is given growing beginnings of the video, [1, t, 3, H, W], at up to `PREFIXES` lengths t, as in LeRobot's
+    own progress scripts. A classifier (`config.num_classes`) is given each frame, [1, 3, H, W]. Pixels are floats from
+    0 to 1.
 
     Args:
         model: The model; `config.image_key` and `config.task_key` name its inputs.
@@ -217,7 +219,7 @@ class LeRobotReward(FunctionReward):
 
 
 def ramp(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
-    """Return a clock: 0 to 1 over the frames, whatever they show."""
+    """Return a clock: values from 0 to 1 over the frames, whatever the frames show."""
     return np.linspace(0.0, 1.0, len(frames))
 
 
@@ -232,7 +234,7 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
     Args:
         source: A run, a folder of saved weights or a Hub id; a folder of a LeRobot reward model (its config.json has a
             `type`); or `module:name`, a function of frames and instruction or an object with `compute_reward`.
-        name: Its name in tables; by default the source's.
+        name: The reward's name in tables; by default the name of the source.
         device: The device that computes.
 
     Raises:
@@ -266,7 +268,7 @@ def _imported(module: str, name: str) -> Any:
 
 def _lerobot(source: str, name: str, device: str) -> LeRobotReward:
     names = ("counterpoint.rewards.lerobot", "lerobot.configs.rewards", "lerobot.rewards.factory")
-    _, configs, factory = map(importlib.import_module, names)  # the first registers our own type
+    _, configs, factory = map(importlib.import_module, names)  # the first module registers our own type
     config = configs.RewardModelConfig.from_pretrained(source)
     config.device, config.pretrained_path = device, source
     model = factory.make_reward_model(config)

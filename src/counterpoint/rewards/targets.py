@@ -1,4 +1,4 @@
-"""The instructions, goals and frames that a command is given, read and checked before they cost long work."""
+"""The instructions, goals and frames that a command is given, read and checked before long work begins."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def never_change(frames: UInt8[NDArray[np.uint8], "N H W 3"], first: UInt8[NDArr
 
 
 def read_goal(path: Path) -> UInt8[NDArray[np.uint8], "H W 3"]:
-    """Return an image of a goal, of any size.
+    """Return the image of a goal, of any size.
 
     Raises:
-        BadInputError: No image.
+        BadInputError: If the file is not an image.
     """
     try:
         return np.array(Image.open(path).convert("RGB"))
@@ -41,11 +41,11 @@ def given_instructions(
     Args:
         own: The videos' own instructions; empty where a video has none.
         names: The videos' names, for messages.
-        instruction: One instruction for all videos, instead of their own.
-        text_file: A file with one instruction per line, one line per video, instead of their own.
+        instruction: One instruction for all videos, overriding their own.
+        text_file: A file with one instruction per line, one line per video, overriding the videos' own.
 
     Raises:
-        BadInputError: Both are given, a video has none, or the file has another number of lines.
+        BadInputError: If both are given, a video has no instruction, or the file has another number of lines.
     """
     one = instruction is None or text_file is None
     require(one, "--text-file", "an --instruction beside it", "one of the two", "leave one out")

@@ -37,10 +37,10 @@ class OfflineDataConfig(FrozenConfig):
     """Settings for reading a data set of episodes, and for evaluating an agent trained on it.
 
     Attributes:
-        goals: `coordinates` reads the goal coordinates where the data tell them apart (`achieved_goal`), `state`
-            takes whole states as goals.
-        eval_episodes: Episodes of one evaluation, where an environment is given.
-        eval_envs: Environments that evaluate side by side.
+        goals: `coordinates` reads the goal coordinates if the data separate them from the state (`achieved_goal`);
+            `state` takes whole states as goals.
+        eval_episodes: Number of episodes in one evaluation, if an environment is given.
+        eval_envs: Number of environments that evaluate in parallel.
     """
 
     goals: Literal["coordinates", "state"] = "coordinates"
@@ -89,7 +89,7 @@ class AgentRecipe(Recipe):
 
     @classmethod
     def adapted(cls, tree: Tree, data: Sequence[object], env: str | None, where: str) -> Tree:
-        """Return a recipe's tree in the given environment, or in the one that the data set's recorder names."""
+        """Return a recipe's tree for the given environment, or for the one that the data set's recorder names."""
         own = dict(tree)
         if env is not None:
             own["env"] = in_another_env(own.get("env") or {}, env)
@@ -98,7 +98,7 @@ class AgentRecipe(Recipe):
         return own if own.get("env") else {key: value for key, value in own.items() if key != "env"}
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
-        """Open the data set, make the environment for a moment, and build the agent."""
+        """Open the data set, make the environment briefly, and build the agent."""
         expected = "--env for online training, --data for offline training"
         env = None if self.env.name == "none" else self.env
         require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
@@ -154,10 +154,10 @@ class AgentRecipe(Recipe):
         if not run.main:
             return Job(agent, FollowingSource(), save, evaluate=evaluate)
         if not run.checkpoints.exists():
-            shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
+            shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved starts from the beginning
         # Transitions that the oldest kept checkpoint refers to must not be overwritten before that checkpoint is gone.
         slack = (online.keep + 1) * (online.save_every + online.envs * episode_steps)
-        # Where goals are what is seen, images above all, one copy of each is enough.
+        # Where goals are whole observations, above all images, one copy of each is enough.
         same = self.env.observations == "image" or self.env.goals != "coordinates"
         buffer = ReplayBuffer(
             agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
@@ -175,7 +175,7 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
             return {}
         with envs:
             results = rollout(agent, envs, seeds)
-        # Before the checkpoint that may follow: a finished run always has its result.
+        # Written before the checkpoint that may follow: a finished run always has its result.
         return write_report(run.folder / RESULT, results, steps=steps)
 
     return evaluate
@@ -185,9 +185,9 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
     """Read a data set as a replay buffer.
 
     Args:
-        data: A Minari folder or id, a folder written by `counterpoint collect pointmaze` (its `train` is taken), an
+        data: A Minari folder or id, a folder written by `counterpoint collect pointmaze` (its `train` part is read), an
             OGBench file, or a LeRobot data set with states and actions.
-        config: Settings for reading it.
+        config: Settings for reading the data set.
 
     Raises:
         BadInputError: When the data set does not exist, or holds no goals to learn from.
@@ -205,7 +205,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
 
 
 def recorded_evaluation(data: str | Path) -> dict[str, Any]:
-    """Return the settings of the environment that a data set's recorder names for evaluation; empty without one.
+    """Return the evaluation environment's settings that a data set's recorder noted; empty if there is no note.
 
     Raises:
         BadInputError: When the recorder's note is damaged.

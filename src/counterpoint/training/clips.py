@@ -1,4 +1,4 @@
-"""Recipes of kind `clips`: a dual encoder learns from instructed clips."""
+"""Recipes of kind `clips`: a dual encoder learns from clips with instructions."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ class DataConfig(SplitsConfig):
     """The episodes, their cameras and frame size.
 
     Attributes:
-        size: Side of the training store's frames, in pixels; a frozen backbone reads frames as recorded,
-            and each once whatever `decode` says.
-        fit: `square` squeezes the whole view; `shorter` keeps its aspect, and the shorter side has that size.
+        size: Side of the training store's frames, in pixels. A frozen backbone reads frames as recorded, and reads each
+            frame once whatever `decode` says.
+        fit: `square` squeezes the whole view; `shorter` keeps the aspect ratio and gives the shorter side this size.
         cameras: Cameras whose views are separate samples, and whose rewards are averaged; `all` takes every camera, and
-            the default is the data's first.
-        min_length: Least number of steps; shorter episodes are left out.
-        holdout: Share of each instruction's episodes that is held out where the data have no split to validate on.
+            by default the data's first camera is taken.
+        min_length: Minimum number of steps; shorter episodes are left out.
+        holdout: Share of each instruction's episodes that is held out if the data have no split to validate on.
         holdout_seed: Random seed of that choice.
-        augmented_rows: Augmented rows of features per frame, beside its plain row, for a frozen backbone.
-        state: Read the robot's state (proprioception, `observation.state`) beside each image.
+        augmented_rows: Number of augmented rows of features per frame, in addition to the plain row, for a frozen
+            backbone.
+        state: Read the robot's state (proprioception, `observation.state`) together with each image.
     """
 
     size: int = Field(64, ge=16)
@@ -62,14 +63,14 @@ class DataConfig(SplitsConfig):
 
 
 class ClipsRecipe(PretrainingRecipe):
-    """A dual encoder that learns from instructed clips.
+    """A dual encoder that learns from clips with instructions.
 
     Attributes:
         encoder: The encoder's architecture.
         data: The episodes.
-        extra_instructions: File of instructions, one per line, that no episode carries out: negatives for data with
-            only one instruction.
-        compile: Compile the image tower with `torch.compile`, for GPUs; the first step waits for it.
+        extra_instructions: File of instructions, one per line, that no episode carries out: they serve as negatives for
+            data with only one instruction.
+        compile: Compile the image tower with `torch.compile`, for GPUs; the first step waits for the compilation.
     """
 
     kind: Literal["clips"] = "clips"
@@ -124,7 +125,7 @@ class ClipsRecipe(PretrainingRecipe):
     def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
         """Calibrate the reward, so that the saved encoder gives progress."""
         encoder = modules["encoder"]
-        if isinstance(encoder, DualEncoder):  # and not an encoder of the user's own
+        if isinstance(encoder, DualEncoder):  # an encoder of the user's own is not calibrated
             model = RewardModel(encoder, language_reward=modules.get("language_reward"))
             found = calibrate(model, train, validation, seed=self.train.seed)
             encoder.config = encoder.config.model_copy(update={"calibration": found})
@@ -143,7 +144,7 @@ def build_objective(recipe: ClipsRecipe) -> ClipObjective:
 
 
 def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Statistics:
-    """Return the statistics of the training episodes' state; refuse episodes without one, or with another width."""
+    """Return the statistics of the training episodes' state; refuse episodes without a state, or with another width."""
     expected, hint = "one state (observation.state) in all", "read images alone: data.state = false"
     for store in (train, held_out) if held_out else (train,):
         states = map(store.state, range(len(store.episodes)))
@@ -154,7 +155,7 @@ def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Sta
 
 
 def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> tuple[str, ...]:
-    """Return further instructions; refuse a language objective on data with one instruction and no further ones."""
+    """Return the extra instructions; refuse a language objective if data and extras have only one instruction."""
     own = {info.instruction for info in store.episodes}
     name, path = recipe.objective.name, recipe.extra_instructions
     if path is not None:

@@ -42,12 +42,12 @@ class DemonstrationsConfig(FrozenConfig):
     """The choice of demonstrations.
 
     Attributes:
-        camera: Name of the camera, or names of as many cameras as the encoder has, in its order; by default the data's
-            first.
-        split: Name of the split, where the data have splits; none takes everything.
+        camera: Name of the camera, or names of as many cameras as the encoder has, in the encoder's order; by default
+            the data's first camera.
+        split: Name of the split, if the data have splits; none takes all episodes.
         state: Sources of the state that a policy reads: `state` (proprioception), `environment_state` (poses of
             objects, which simulators know), or both.
-        instruction: Only demonstrations of this instruction.
+        instruction: Take only demonstrations of this instruction.
         episodes: Number of demonstrations; all by default.
         decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
         cache: Folder of training stores; by default the user's cache folder.
@@ -66,9 +66,9 @@ class RolloutsConfig(FrozenConfig):
     """Rollouts of a policy while it is trained, every `train.eval_every` steps and at the end.
 
     Attributes:
-        env: SUITE/TASK; `none` evaluates in none. `--env` is short for it.
-        episodes: Episodes of one evaluation; every evaluation has the same episodes.
-        envs: Environments side by side.
+        env: SUITE/TASK; `none` runs no rollouts. `--env` is a short form of this option.
+        episodes: Number of episodes in one evaluation; every evaluation has the same episodes.
+        envs: Number of environments that run in parallel.
     """
 
     env: str = free("none")
@@ -100,7 +100,7 @@ class RolloutsConfig(FrozenConfig):
         if self.env == "none":
             return None
         make, until_solved = task_maker(cast(EncodedPolicy, learner.exports()["policy"]), self.env)
-        make().close()  # what does not fit is refused now
+        make().close()  # refuses now what does not fit
         seeds = [episode_seed(seed, 1, number) for number in range(self.episodes)]
 
         def evaluate(steps: int) -> dict[str, float]:
@@ -120,10 +120,10 @@ class CloningRecipe(OfflineRecipe):
 
     Attributes:
         cloning: The head, and whether the encoder trains.
-        encoder: The encoder that is trained from scratch where none is given.
+        encoder: The encoder that is trained from scratch if none is given.
         data: The demonstrations.
         evaluation: Rollouts in a simulator while training; none by default.
-        train: The loop: 100,000 steps of 128 in the paper for dm_control, of 64 for LIBERO.
+        train: The loop's settings; the paper takes 100,000 steps of 128 for dm_control, of 64 for LIBERO.
     """
 
     kind: Literal["cloning"] = "cloning"
@@ -162,7 +162,7 @@ class CloningRecipe(OfflineRecipe):
             for camera in cameras:
                 check_frames(store, camera, size, "the encoder's size")
             if given.start_from is None and cameras:
-                centred(encoder, store, cameras)  # on the only frames it will be given
+                centred(encoder, store, cameras)  # on the only frames that it will be given
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)
                 dims = demonstrations.action_dim, demonstrations.state_dim
@@ -185,10 +185,10 @@ class CloningRecipe(OfflineRecipe):
 
 @torch.no_grad()
 def _check_instructions(encoder: ObservationEncoder, instructions: Sequence[str]) -> None:
-    """Refuse texts that the encoder cannot read whole, before frames are decoded."""
+    """Refuse texts that are too long for the encoder, before frames are decoded."""
     config = encoder.config
     blank = torch.zeros(1, config.cameras * config.stack, config.size, config.size, 3, dtype=torch.uint8)
-    encoder.eval()  # batch statistics stay as they are
+    encoder.eval()  # batch statistics are not updated
     for text in instructions:
         encoder(blank, [text])
 
@@ -235,12 +235,12 @@ def with_states(store: EpisodeStore, config: DemonstrationsConfig) -> EpisodeSto
 
 
 CHUNK = 256
-"""Observations of one pass."""
+"""Number of observations in one forward pass."""
 
 
 @torch.no_grad()
 def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> Float[Tensor, "T D"]:
-    """Return the embedding of every step, episodes end to end, by an encoder in evaluation mode; on the CPU."""
+    """Return an encoder's embedding of every step, episodes end to end, in evaluation mode; on the CPU."""
     encoder.eval()
     cameras = camera_names(camera, store.cameras, encoder.config.cameras)
     if not cameras:

@@ -28,14 +28,15 @@ def compare(
     device: Computes = "cpu",
     overrides: PythonOnly[Mapping[str, Any] | None] = None,
 ) -> Path:
-    """Compare rewards on the same videos beside controls: OUT/compare.html and OUT/compare.json with intervals.
+    """Compare rewards on the same videos, next to controls: OUT/compare.html and OUT/compare.json with intervals.
 
     Recipes are trained first, with every seed, into OUT/runs/RECIPE-SEED. The same call continues an interrupted one:
-    finished runs are taken as they are, others go on. All recipes are trained on the same episodes, and all rewards are
-    compared on episodes that none of them was trained on.
+    finished runs are used as they are, other runs are resumed. All recipes are trained on the same episodes, and all
+    rewards are compared on episodes that none of the recipes was trained on.
 
-    Time on two cores: the trainings, then for each reward one pass over the videos, of 2,400 frames a second with the
-    demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run for each training.
+    Time on two cores: the training runs, then for each reward one pass over the videos, at 2,400 frames a second with
+    the demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run's folder for each
+    training.
 
     Args:
         runs: Runs, folders of LeRobot reward models, or module:function, called with frames and an instruction.

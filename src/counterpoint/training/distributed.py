@@ -1,10 +1,10 @@
-"""Rows of all ranks as one batch, so that every rank's samples are negatives of every other's.
+"""Join the rows of all ranks to one batch, so that every rank's samples are negatives of every other rank's samples.
 
 Each rank gathers embeddings, evaluates the loss over the whole global batch, and sends the gradient of each row back to
 the rank that encoded it. With W ranks, a row's gradient arrives W times, once from each rank's copy of the same loss,
-and DistributedDataParallel divides the sum of parameter gradients by W: parameters on either side of the gather receive
-the gradient that one process with the whole batch would compute. Only embeddings travel, never images, and every rank
-must hold the same number of rows.
+and DistributedDataParallel divides the sum of parameter gradients by W. So parameters before and after the gather
+receive the gradient that one process with the whole batch would compute. Only embeddings are sent, never images, and
+every rank must hold the same number of rows.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from counterpoint.objectives.base import Batch, Features
 Item = TypeVar("Item")
 
 PAUSE = 0.2
-"""Seconds between two looks at whether the others have come."""
+"""Seconds between two checks whether the other processes have arrived."""
 
 
 def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
     """Return an accelerator of this precision, independent of earlier trainings in this process.
 
-    accelerate keeps one precision and device per process; that part of its state is dropped here. The process group
-    stays, so that all processes of a distributed run may call this function. Accelerators made before must not be used
-    again.
+    accelerate keeps one precision and device per process; this function resets that part of its state. The process
+    group stays, so that all processes of a distributed run may call this function. Do not use accelerators that were
+    made before the call.
 
     Args:
         precision: `no` (float32), `fp16` or `bf16`.
-        device: `cpu`, `cuda` or `cuda:N`; a GPU by default where there is one.
+        device: `cpu`, `cuda` or `cuda:N`; by default a GPU if there is one.
 
     Raises:
         BadInputError: When the device does not exist.
@@ -83,20 +83,20 @@ def any_rank(flag: bool) -> bool:
 def meet(what: str) -> None:
     """Wait until every process has reached this call, however long one of them takes.
 
-    Processes look at a counter in the store that they met at, since a collective operation would run into the process
-    group's time-out.
+    Processes poll a counter in the process group's key-value store, since a collective operation would run into the
+    process group's time-out.
 
     Args:
-        what: Name of the occasion.
+        what: Name of the meeting point.
     """
     if world_size() == 1:
         return
     store = distributed.distributed_c10d._get_default_store()
     number = store.add(f"counterpoint/{what}", 1)
-    everyone = -(-number // world_size()) * world_size()  # of this occasion's present turn
+    everyone = -(-number // world_size()) * world_size()  # of the present meeting
     while store.add(f"counterpoint/{what}", 0) < everyone:
         time.sleep(PAUSE)
-    # Without torchrun, the first process holds the store: it must not end before the others have looked.
+    # Without torchrun, the first process holds the store: it must not end before the others have read it.
     seen = store.add(f"counterpoint/{what}/seen", 1)
     while rank() == 0 and seen < everyone:
         time.sleep(PAUSE)
@@ -104,7 +104,7 @@ def meet(what: str) -> None:
 
 
 def leave() -> None:
-    """Leave the process group, if there is one; NCCL warns of one that a process ends in."""
+    """Leave the process group, if there is one; NCCL warns if a process ends inside a group."""
     if is_distributed():
         distributed.destroy_process_group()
 
@@ -137,7 +137,7 @@ def relayed(items: Iterator[Item] | None) -> Iterator[Item]:
 
 
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Replace gradients by their means over all processes, where `DistributedDataParallel` does not."""
+    """Replace gradients by their means over all processes, if `DistributedDataParallel` does not do it."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if world_size() == 1 or not gradients:
         return
@@ -152,14 +152,14 @@ class RowSharing:
     """Processes that train one agent on the same batches, each computing a share of the rows: `agents.base.Processes`.
 
     Losses see the outputs of all rows, in every process. A gathered row's gradient arrives once from each of the W
-    processes, and the mean of parameter gradients over processes divides by W: what one process would compute, whatever
-    else the losses do with the rows, and whichever networks share them. A call whose rows W does not divide is computed
-    whole by all.
+    processes, and the mean of parameter gradients over processes divides by W. The result is what one process would
+    compute, whatever else the losses do with the rows, and whichever networks share them. If W does not divide the
+    number of rows of a call, every process computes all rows.
     """
 
     @contextmanager
     def sharing(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Let every network that has `rows` compute its share."""
+        """Let every network that has an attribute `rows` compute its share."""
         found = {part for module in modules for part in module.modules() if hasattr(part, "rows")}
         for part in found:
             vars(part)["forward"] = partial(_forward, part.forward, cast(int, part.rows))
@@ -187,7 +187,7 @@ def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
 
 
 def gather_features(features: Features) -> Features:
-    """Return the rows of all ranks, in rank order, with gradients flowing back to where each row was made.
+    """Return the rows of all ranks, in rank order; gradients flow back to the rank that made each row.
 
     Args:
         features: `rows` of this rank, [B, ...] each. `shared` tensors stay as they are.
@@ -201,11 +201,11 @@ def gather_features(features: Features) -> Features:
 
 
 def gather_batch(batch: Batch) -> dict[str, Any]:
-    """Return the parts of the batch that losses read, of all ranks in rank order.
+    """Return the parts of the batch that losses read, from all ranks in rank order.
 
-    Tensors of integers, booleans and floats are gathered. Images (uint8, or floats [..., H, W, 3]) and lists
-    of strings are left out, since encoders have read them by then: `instruction_id` stands for the
-    instruction, and anything else that a loss needs of the text is in `Features.rows`.
+    Tensors of integers, booleans and floats are gathered. Images (uint8, or floats [..., H, W, 3]) and lists of strings
+    are left out, since encoders have read them by then. In losses, `instruction_id` stands for the instruction, and
+    anything else that a loss needs of the text is in `Features.rows`.
     """
     kept = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not _is_image(value)}
     return {name: _gather(value) for name, value in kept.items()} if world_size() > 1 else kept
@@ -221,11 +221,11 @@ def _gather(rows: Tensor) -> Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """A function from [B, ...] of each rank to [W B, ...]; a row's gradient, summed over ranks, goes to its rank."""
+    """Map [B, ...] of each rank to [W B, ...]; the gradient of a row, summed over ranks, returns to the row's rank."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, rows: Tensor) -> Tensor:
-        # Not every backend carries booleans; all carry bytes.
+        # Not every backend can send booleans; all can send bytes.
         sent = rows.to(torch.uint8) if rows.dtype == torch.bool else rows.contiguous()
         parts = [torch.empty_like(sent) for _ in range(world_size())]
         distributed.all_gather(parts, sent)

@@ -1,4 +1,4 @@
-"""The one training loop: batches in, updates, now and then a line of numbers, an evaluation, a checkpoint."""
+"""The one training loop: it reads batches, updates the learner, and at intervals logs, evaluates and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Batches(Protocol):
         """Samples of one pass."""
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Yield batches number `start` to `stop - 1`; each depends on its number alone."""
+        """Yield batches number `start` to `stop - 1`; each batch depends only on its number."""
 
 
 class Source:
-    """Training batches, and the progress through them: here a sampler's batches; online collection overrides it.
+    """Training batches, and the progress through them: here from a sampler; online collection overrides the methods.
 
     Args:
         sampler: The sampler that serves the batches.
@@ -41,7 +41,7 @@ class Source:
     unit = "steps"
     """The unit of `clock`, in the plural."""
     copies = False
-    """Whether the loop keeps a copy of the state at every rest, because rests are far apart."""
+    """Whether the loop keeps a copy of the state at every rest (see `at_rest`), because rests are far apart."""
 
     def __init__(self, sampler: Batches) -> None:
         self.sampler = sampler
@@ -64,21 +64,21 @@ class Source:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return the state that later batches depend on, beside their number."""
+        """Return the state that later batches depend on, in addition to their number."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Resume from a saved state."""
 
     def flush(self) -> None:
-        """Put the files that a state refers to on the disk."""
+        """Flush to the disk the files that a state refers to."""
 
     def numbers(self) -> dict[str, float]:
-        """Return numbers to log beside the learner's."""
+        """Return numbers to log in addition to the learner's numbers."""
         return {}
 
     def close(self) -> None:
-        """End processes and close files."""
+        """Stop processes and close files."""
 
 
 def fit(
@@ -91,41 +91,42 @@ def fit(
     on_eval: Callable[[int], Mapping[str, float]] | None = None,
     on_validation: Callable[[int, Mapping[str, float]], None] | None = None,
 ) -> int:
-    """Train to the end, from the newest whole checkpoint of the run where there is one.
+    """Train to the end, from the newest complete checkpoint of the run if there is one.
 
-    SIGTERM and SIGINT write a checkpoint after the step, or the round of episodes, that they come in, and then raise
-    `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT raises at once.
+    After the current step, SIGTERM and SIGINT save the newest state that a checkpoint can hold (online, the state
+    between rounds of episodes). Then they raise `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT
+    raises at once.
 
     Args:
         learner: The learner that is trained.
         source: Training batches.
         run: The run's folder and the loop's settings.
         validation: Validation batches.
-        seen: Batches of training episodes that are scored beside the validation batches, as the split `seen`.
+        seen: Batches of training episodes that are scored together with the validation batches, as the split `seen`.
         on_eval: Called with the steps done, in all processes; the numbers that the main process returns are logged as
             `eval`.
-        on_validation: Called with the steps done and the validation's numbers, in the main process.
+        on_validation: Called in the main process with the steps done and the numbers of the validation.
 
     Returns:
         The step that the run was resumed from; 0 for a fresh run.
 
     Raises:
         BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
-            the source fails (the run is saved first), or an evaluation fails (which is repeated when the run goes on).
+            the source fails (the run is saved first), or an evaluation fails (it is repeated when the run is resumed).
     """
     return _Loop(learner, source, run, validation, seen, on_eval, on_validation).run()
 
 
 class _Loop:
-    """A run of `fit`, whose arguments it takes, with its progress.
+    """A call of `fit` with its progress; takes the arguments of `fit`.
 
     Attributes:
         updates: Number of updates of the learner so far.
         clock: The progress of the run, in the source's unit.
-        rested: The clock at the last rest, which is when a checkpoint can be taken.
-        attempt: The update that was begun last.
+        rested: The clock at the last rest, a moment when a checkpoint can be taken.
+        attempt: The number of the latest update that was begun.
         recent: Numbers of the updates since the last line of the log, by name.
-        newest: The clock and a copy of the state at the last rest, where the source wants copies.
+        newest: The clock and a copy of the state at the last rest, if the source wants copies.
         evaluating: True while an evaluation runs.
     """
 
@@ -156,7 +157,7 @@ class _Loop:
         self.attempt = self.updates
         self.clock = self.rested = source.clock(self.updates)
         self._log = MetricsLog(run.folder, run.loop.trackers, run.settings, self.clock) if run.main else None
-        self._losses, self._scores = "", ""  # notes beside the progress
+        self._losses, self._scores = "", ""  # notes next to the progress
 
     def run(self) -> int:
         """Train to the end; return the step that the run was resumed from."""
@@ -171,11 +172,11 @@ class _Loop:
                     if any_rank(bool(signals)):
                         self._stop(signals)
                     progress.advance(self.clock - before, note=", ".join(filter(None, (self._losses, self._scores))))
-        except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
+        except NonFiniteError as error:  # losses on a GPU are checked at intervals, and before every save
             raise self._run.diverged(error, self.attempt) from None
         except BadInputError:
             if self.evaluating:
-                self._save_newest()  # from before the evaluation, which comes again
+                self._save_newest()  # the state before the evaluation, which will be repeated
             elif source.at_rest() and (self.updates or source.copies):
                 self._save()
             raise
@@ -202,7 +203,7 @@ class _Loop:
             self._evaluate()
         if self._due(self._settings.save_every):
             self._save()
-            meet("save")  # which the main process writes
+            meet("save")  # the main process writes it
         if self._source.copies:
             self.newest = self.clock, copy.deepcopy(self._state())
         self.rested = self.clock
@@ -230,7 +231,7 @@ class _Loop:
             self._run.save(*self.newest)
 
     def _stop(self, signals: Sequence[int]) -> NoReturn:
-        """Save the newest state at rest, and end as the first signal asks."""
+        """Save the newest state at rest, and end as the first signal demands."""
         if self._source.copies:
             self._save_newest()
         else:
@@ -238,7 +239,7 @@ class _Loop:
         raise KeyboardInterrupt if signals[:1] == [signal.SIGINT] else Terminated
 
     def _write_means(self) -> None:
-        """Log the means of the recent numbers. Metrics that are still on a device are read here, not at every step."""
+        """Log the means of the recent numbers. Metrics on a device are read only here, not at every step."""
         means = {name: statistics.fmean(map(float, values)) for name, values in self.recent.items()}
         if self._log is not None:
             self._log.write(self.clock, "train", means | self._source.numbers())
@@ -246,7 +247,7 @@ class _Loop:
         self.recent.clear()
 
     def _evaluate(self) -> None:
-        """Score the validation batches and those of training episodes, and call `on_eval`."""
+        """Score the validation batches and the batches of training episodes, and call `on_eval`."""
         self.evaluating = True
         learner, settings = self._learner, self._settings
         scores = _validate(learner, self._validation, settings) if self._validation is not None else {}
@@ -258,7 +259,7 @@ class _Loop:
             if self._log is not None and numbers:
                 self._log.write(self.clock, split, numbers)
         self._scores = _judged(scores, again, found)
-        meet("evaluation")  # which the main process may take long for
+        meet("evaluation")  # the main process may need long for it
         self.evaluating = False
 
 
@@ -272,7 +273,7 @@ def _validate(learner: Learner, batches: Batches, loop: LoopConfig) -> dict[str,
 
 
 def _note(means: Mapping[str, float]) -> str:
-    """Return the loss, and the accuracy or error beside it."""
+    """Return the loss and, if there is one, the accuracy or error."""
     own = next((name for name in means if name.endswith(("accuracy", "error"))), None)
     return f"loss {means['loss']:.3f}" + (f", {own.replace('_', ' ')} {means[own]:.3f}" if own else "")
 
@@ -289,7 +290,7 @@ def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mappi
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """Put the numbers of SIGTERM and of a first SIGINT into a list, instead of ending the process."""
+    """Put the numbers of SIGTERM and of the first SIGINT into a list, instead of ending the process."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -299,7 +300,7 @@ def _noted_signals() -> Iterator[list[int]]:
         noted.append(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.default_int_handler)
-            os.write(2, b"\nSaving a checkpoint; Ctrl-C again ends at once\n")  # print may be what was interrupted
+            os.write(2, b"\nSaving a checkpoint; Ctrl-C again ends at once\n")  # `print` may be what was interrupted
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, note)}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""Recipes of kind `imitation`: a diffusion policy learns from demonstrations, with auxiliary losses beside it.
+"""Recipes of kind `imitation`: a diffusion policy learns from demonstrations, with optional auxiliary losses.
 
 The defaults are those of ICon's experiments (Wang and Lin, 2025, Appendix A). Values that the appendix does not give
 are from Diffusion Policy's configurations, which ICon follows.
@@ -46,17 +46,17 @@ PAPER_ENCODER = ObservationConfig(kind="vit", size=224, stack=1, cameras=2)
 
 
 class NoObjective(FrozenConfig):
-    """The settings of no objective at all."""
+    """The settings for no auxiliary objective."""
 
     name: Literal["none"] = "none"
 
 
 class AuxiliaryConfig(FrozenConfig):
-    """An objective on transitions beside the imitation loss.
+    """An objective on transitions that is added to the imitation loss.
 
     Attributes:
         weight: lambda; 0 leaves the objective out.
-        objective: The objective and its settings; none where its name is `none`.
+        objective: The objective and its settings; no objective if its name is `none`.
     """
 
     weight: float = Field(default=1.0, ge=0)
@@ -65,7 +65,7 @@ class AuxiliaryConfig(FrozenConfig):
     @model_validator(mode="before")
     @classmethod
     def _type(cls, tree: Any) -> Any:
-        """Give the objective's settings their class."""
+        """Return the section with its settings in the class of the objective that it names."""
         return tree | {"objective": _auxiliary(tree, "auxiliary")} if isinstance(tree, dict) else tree
 
 
@@ -82,20 +82,21 @@ class ImitationRecipe(OfflineRecipe):
     """A diffusion policy and its training.
 
     Attributes:
-        encoder: The encoder of one moment's images, one network per camera; the paper's ViT-S/16 at 224 x 224.
-        frame: Height and width of the demonstrations' images, in pixels, out of which windows of the encoder's size
-            are cut: at random in training, from the middle when acting.
-        use_state: True for a policy that reads proprioception too.
-        state_embed_dim: Outputs of the linear layer that embeds proprioception; 0 passes it on as it is.
+        encoder: The encoder of the images at one time, with one network per camera; by default the paper's ViT-S/16 at
+            224 x 224.
+        frame: Height and width of the demonstrations' images, in pixels. Windows of the encoder's size are cut out of
+            them: at random in training, from the middle when acting.
+        use_state: True for a policy that also reads proprioception.
+        state_embed_dim: Outputs of the linear layer that embeds proprioception; 0 passes proprioception on as it is.
         diffusion: The denoising network and its schedule.
-        icon: Inter-token contrast in the encoder; none with a weight of 0.
-        crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); none with a weight of 0.
+        icon: Inter-token contrast in the encoder; off with a weight of 0.
+        crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); off with a weight of 0.
         auxiliary: Another objective of the library; none by default.
         data: The demonstrations.
         evaluation: Rollouts in a simulator while training; none by default.
-        optimizer: AdamW at 1e-4 and a moving average, as Diffusion Policy's. The matrices of a transformer decay
-            by 1e-3 whatever `weight_decay` says.
-        train: The loop: 600 epochs of 64 in the paper, 300 where a policy is fine-tuned.
+        optimizer: AdamW at 1e-4 and a moving average, as in Diffusion Policy. The matrices of a transformer have a
+            weight decay of 1e-3 whatever `weight_decay` says.
+        train: The loop's settings; the paper takes 600 epochs of 64, or 300 epochs to fine-tune a policy.
     """
 
     kind: Literal["imitation"] = "imitation"
@@ -178,7 +179,7 @@ class ImitationRecipe(OfflineRecipe):
         return self.evaluation.of(learner, self.train.seed, folder)
 
     def _held_out(self, data: str | Path | EpisodeStore) -> EpisodeStore | None:
-        """Return the episodes to validate on, where the data set has any."""
+        """Return the episodes to validate on, if the data set has any."""
         if isinstance(data, EpisodeStore) or not self.train.eval_every:
             return None
         split = validation_split(Path(data), "val")
@@ -201,7 +202,7 @@ def build_imitation(
         store: The demonstrations in the training split.
         cameras: The encoder's cameras, in order.
         start_from: A policy to take weights from.
-        recorded: Height and width at which the images were recorded; by default the store's.
+        recorded: Height and width at which the images were recorded; by default those of the store.
 
     Raises:
         BadInputError: When demonstrations, masks or the policy to start from do not fit.
@@ -237,7 +238,7 @@ def build_imitation(
 
 
 def contrasted_cameras(config: IConConfig, cameras: Sequence[str], recorded: Sequence[str]) -> tuple[str, ...]:
-    """Return the cameras of ICon's loss: `config.cameras`, or by default the policy's first that has masks.
+    """Return the cameras of ICon's loss: `config.cameras`, or by default the policy's first camera that has masks.
 
     Args:
         config: Settings of ICon.
@@ -245,7 +246,7 @@ def contrasted_cameras(config: IConConfig, cameras: Sequence[str], recorded: Seq
         recorded: The cameras of the demonstrations, including masks.
 
     Raises:
-        BadInputError: A camera that the policy does not see, or without masks; or no camera with masks.
+        BadInputError: A camera that the policy does not read or that has no masks; or no camera has masks.
     """
     strange = sorted(set(config.cameras) - set(cameras))
     require(not strange, "icon.cameras", ", ".join(strange), f"some of {', '.join(cameras)}", "name the policy's own")
@@ -282,6 +283,6 @@ def _take_weights(policy: DiffusionPolicy, start: DiffusionPolicy) -> None:
     expected = "a policy of the same networks, cameras, action and state dimensions"
     hint = "configure encoder and diffusion as in the policy's config.json"
     require(not differ and len(mine) == len(theirs), "start_from", found, expected, hint)
-    # The demonstrations' own ranges stay, as in ICon's code: another robot's joints lie elsewhere.
+    # The demonstrations' own ranges are kept, as in ICon's code: another robot's joints have other ranges.
     own = {key: mine[key] for key in mine if key.rpartition(".")[0].endswith("normalizer")}
     policy.load_state_dict(theirs | own)

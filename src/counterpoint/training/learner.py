@@ -1,4 +1,4 @@
-"""An `Objective` with an optimiser: the simple `Learner`."""
+"""The simple `Learner`: an `Objective` with an optimiser."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ class OptimizerConfig(FrozenConfig):
     """The optimiser and its schedule.
 
     Attributes:
-        name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples it.
+        name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples weight
+            decay.
         lr: Peak learning rate.
-        encoder_lr: Peak rate of the encoder beneath the heads, on the same schedule, in recipes of kind `transitions`,
-            `cloning` and `imitation`; `lr` by default.
-        final_lr: Last rate of a cosine schedule; equal to `lr` for a constant rate.
-        warmup_steps: Steps of linear rise from 0.
-        clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
+        encoder_lr: Peak learning rate of the encoder beneath the heads, on the same schedule, in recipes of kind
+            `transitions`, `cloning` and `imitation`; `lr` by default.
+        final_lr: Last learning rate of a cosine schedule; the same as `lr` for a constant rate.
+        warmup_steps: Number of steps in which the learning rate rises linearly from 0.
+        clip_norm: Maximum gradient norm of each parameter group; `None` does not clip gradients.
         accumulate: Number of parts that a batch is split into. Samples of different parts are not each other's
             negatives.
-        decay_vectors: Decay parameters of one dimension (biases, gains of normalisation) too; timm's optimisers do not.
-        ema: Decay of a moving average of the parameters, which is then evaluated and exported.
-        ema_power: Let the decay rise to `ema`: the first two updates are copied, at update n after them it is
-            1 - (n - 1)^-power, as far as that is less. Diffusion Policy's is 0.75. n is part of the checkpoint.
+        decay_vectors: Also decay parameters of one dimension (biases, gains of normalisation); timm's optimisers do
+            not.
+        ema: Decay of a moving average of the parameters; the average is then evaluated and exported.
+        ema_power: Let the decay rise to `ema`. The first two updates are copied; after them, the decay at update n is 1
+            - (n - 1)^-power, up to `ema`. Diffusion Policy's power is 0.75. n is part of the checkpoint.
     """
 
     name: Literal["adam", "adamw"] = "adam"
@@ -59,7 +61,7 @@ class OptimizerConfig(FrozenConfig):
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
-    """Return the rate of optimiser step `step` (0-based) of `total`: a pure function, so nothing needs saving."""
+    """Return the rate of optimiser step `step` (0-based) of `total`: a pure function, so no state needs saving."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     if config.schedule == "constant":
@@ -69,7 +71,7 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 
 def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tuple[list[nn.Parameter], float]]:
-    """Return parameters with their weight decay; those of one dimension have none, unless `vectors` is set."""
+    """Return parameters with their weight decay; parameters of one dimension have none, unless `vectors` is set."""
     if vectors:
         return [(group, decay)]
     parts = ([p for p in group if p.ndim > 1], decay), ([p for p in group if p.ndim <= 1], 0.0)
@@ -82,14 +84,14 @@ class ObjectiveLearner:
     Args:
         objective: The objective to minimise.
         config: The optimiser.
-        total_steps: The length of the schedule.
+        total_steps: The number of steps of the learning-rate schedule.
         accelerator: Placement, precision and process group.
-        seed: Random seed of dropout and noise, combined with the step's number, so that checkpoints hold no generator
-            state.
+        seed: Random seed of dropout and noise. It is combined with the step's number, so that checkpoints need no
+            generator state.
         memory: Ways to save memory.
 
     Raises:
-        BadInputError: When a way to save memory does not fit the objective or the processes.
+        BadInputError: When a way to save memory does not fit the objective or the number of processes.
     """
 
     def __init__(
@@ -139,13 +141,13 @@ class ObjectiveLearner:
         self._stream = f"networks of rank {accelerator.process_index}"
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """One optimiser step over `config.accumulate` parts of the batch.
+        """Take one optimiser step over `config.accumulate` parts of the batch.
 
         Raises:
-            NonFiniteError: When the loss or a gradient is not finite; parameters are then untouched.
+            NonFiniteError: When the loss or a gradient is not finite; the parameters are then unchanged.
         """
         with torch.random.fork_rng(devices=self._devices):
-            # torch.manual_seed would format a stack trace at every step until a GPU is used.
+            # Until a GPU is used, torch.manual_seed would format a stack trace at every step.
             self._draw_from(step)
             return self._step(batch, step)
 
@@ -189,17 +191,17 @@ class ObjectiveLearner:
         return metrics
 
     def _backward(self, part: Batch, share: float) -> LossOutput:
-        """Add the gradient of a part's loss, times `share`, to the parameters'."""
+        """Add the gradient of a part's loss, times `share`, to the gradients of the parameters."""
         with self.accelerator.autocast():
             output: LossOutput = self.model(part, self._score(self.objective))
         self._backpropagate(output, share)
         return output
 
     def _backward_by_chunks(self, step: int, part: Batch, share: float) -> LossOutput:
-        """Add the same gradient with only one chunk's activations in memory (gradient caching).
+        """Add the same gradient as `_backward`, with only one chunk's activations in memory (gradient caching).
 
-        All chunks are encoded without a graph; the loss of all rows gives the gradient of each embedding; each chunk is
-        then encoded again, and its embeddings' gradient goes on to the parameters.
+        All chunks are encoded without a graph; then the loss of all rows gives the gradient of each embedding. Each
+        chunk is encoded a second time, and the gradient of its embeddings is passed on to the parameters.
         """
         assert self._memory.chunk is not None
         chunks = list(_chunks(part, self._memory.chunk))
@@ -227,7 +229,7 @@ class ObjectiveLearner:
         }
         parts = list(_chunks({name: gradients[name] for name in joined.rows if name in gradients}, self._memory.chunk))
         for number, of_rows in enumerate(parts):
-            # What is not a row of the batch was read from the first chunk.
+            # Shared tensors, which are not rows of the batch, were read from the first chunk.
             more = {name: gradients[name] for name in joined.shared if name in gradients and number == 0}
             encode(number, partial(_along, of_rows | more)).loss.backward()  # type: ignore[no-untyped-call]
         return output
@@ -243,7 +245,7 @@ class ObjectiveLearner:
         self.accelerator.backward(output.loss * share)
 
     def _by_rate(self, group: list[nn.Parameter]) -> list[tuple[list[nn.Parameter], float]]:
-        """Return a group's parameters with their share of the learning rate."""
+        """Return a group's parameters with their multiple of the learning rate."""
         if self.config.encoder_lr is None:
             return [(group, 1.0)]
         encoder = {id(parameter) for parameter in self.objective.encoder_parameters()}
@@ -277,7 +279,7 @@ class ObjectiveLearner:
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state, of any number of processes."""
+        """Resume from a saved state, which may be from another number of processes."""
         self.objective.load_state_dict(spread(state["objective"], self.objective.state_dict()))
         optimizer = dict(state["optimizer"])
         if self._memory.shard:
@@ -293,7 +295,7 @@ class ObjectiveLearner:
             self.accelerator.scaler.load_state_dict(state["scaler"])
 
     def exports(self) -> dict[str, nn.Module]:
-        """Return the objective's exports, of the moving average where there is one.
+        """Return the objective's exports, from the moving average if there is one.
 
         With sharded parameters these are a copy on the CPU, and all processes must call it.
         """
@@ -313,7 +315,7 @@ class ObjectiveLearner:
         for name, group in self._groups.items():
             limit = self.config.clip_norm if self.config.clip_norm is not None else math.inf
             norm = float(whole(nn.utils.clip_grad_norm_(group, limit)))
-            # Under fp16 an overflow is the scaler's to handle: it skips the step and lowers the scale.
+            # Under fp16 the scaler handles an overflow: it skips the step and lowers the scale.
             if not math.isfinite(norm) and self.accelerator.scaler is None:
                 self.optimizer.zero_grad()
                 raise NonFiniteError(f"the gradient norm of {name} is {norm}")
@@ -357,12 +359,12 @@ def _chunks(batch: Batch, size: int) -> Iterator[dict[str, Any]]:
 
 
 def _leaf(value: Tensor) -> Tensor:
-    """Return a tensor whose gradient is kept, where it can have one."""
+    """Return a tensor whose gradient is kept, if it can have one."""
     return value.detach().requires_grad_() if value.is_floating_point() else value
 
 
 def _along(gradients: Mapping[str, Tensor], features: Features, batch: Batch) -> LossOutput:
-    """Return a number whose gradient is that of the loss, given the loss's gradient of each embedding."""
+    """Return a number that has the loss's gradient, given the loss's gradient of each embedding."""
     found = features.rows | features.shared
     parts = [(found[name] * gradient).sum() for name, gradient in gradients.items() if found[name].requires_grad]
     return LossOutput(torch.stack(parts).sum())

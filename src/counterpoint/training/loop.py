@@ -15,10 +15,10 @@ class LoopConfig(FrozenConfig):
     """The settings that every training loop has.
 
     Attributes:
-        steps: Optimiser steps; for online training, environment steps over all environments.
-        batch_size: Samples an update, over all processes.
+        steps: Number of optimiser steps; for online training, environment steps over all environments.
+        batch_size: Samples per update, over all processes.
         seed: Random seed for initial weights and every draw.
-        log_every: Updates between lines of training numbers (each the mean since the last).
+        log_every: Updates between lines of training numbers (each number is the mean since the last line).
         eval_every: Steps between evaluations; 0 for no evaluation.
         save_every: Steps between checkpoints.
         keep: Number of checkpoints that are kept.
@@ -35,7 +35,7 @@ class LoopConfig(FrozenConfig):
     trackers: Listed[tuple[str, ...]] = free(("tensorboard",))
 
     last_evaluation: ClassVar[bool] = False
-    """Whether the end is evaluated even where `eval_every` is 0."""
+    """Whether there is an evaluation at the end even if `eval_every` is 0."""
 
     def total_steps(self, epoch_size: int) -> int:
         """Return the steps of the run, on data of `epoch_size` samples."""
@@ -48,12 +48,13 @@ class TrainConfig(LoopConfig):
     """The loop's settings.
 
     Attributes:
-        epochs: Passes over the data; if `steps` is given too, the smaller of the two counts.
-        workers: Processes that prepare batches.
+        epochs: Number of passes over the data; if `steps` is given too, the smaller of the two counts.
+        workers: Number of processes that prepare batches.
         precision: `no` (float32), `fp16` or `bf16`.
-        eval_batches: Batches of one validation; every validation has the same batches.
-        keep_best: Number of models of least validation error that are kept in `best/` beside the last. The error is the
-            error of sampled actions for a policy that samples actions, and the loss otherwise.
+        eval_batches: Number of batches in one validation; every validation has the same batches.
+        keep_best: Number of models with the smallest validation errors that are kept in `best/`, in addition to the
+            last model. The error is the error of sampled actions for a policy that samples actions, and the loss
+            otherwise.
     """
 
     epochs: int | None = free(None, ge=1)
@@ -63,7 +64,7 @@ class TrainConfig(LoopConfig):
     keep_best: int = free(0, ge=0)
 
     def total_steps(self, epoch_size: int) -> int:
-        """Return the optimiser steps of the run: `steps`, or those of `epochs` where these are fewer."""
+        """Return the optimiser steps of the run: `steps`, or those of `epochs` if they are fewer."""
         if self.epochs is None:
             return super().total_steps(epoch_size)
         steps = -(-self.epochs * epoch_size // self.batch_size)

@@ -1,4 +1,4 @@
-"""Train networks that do not fit a device: recompute activations, and spread parameters over processes.
+"""Train networks that do not fit a device: recompute activations, and shard parameters over processes.
 
 An objective's blocks are the outermost members of lists and chains (`nn.ModuleList`, `nn.Sequential`) in its encoder: a
 transformer's blocks, a residual network's stages.
@@ -23,21 +23,21 @@ from counterpoint.errors import require
 from counterpoint.training.distributed import world_size
 
 CAN_SHARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""Whether gradients of shards are those of one process: with torch 2.10 and 2.11 over gloo they were others."""
+"""Whether sharded gradients equal those of one process: with torch 2.10 and 2.11 over gloo they did not."""
 
 
 class MemoryConfig(FrozenConfig):
     """Ways to save memory.
 
-    Gradients equal those of the whole batch, except for rounding, for dropout's random numbers, and for batch
+    Gradients equal those of the whole batch, with three exceptions: rounding, dropout's random numbers, and batch
     normalisation, which takes its statistics from a chunk.
 
     Attributes:
-        chunk: Samples of a process that the encoders read at a time, where rows are each other's negatives (gradient
-            caching: Gao et al., RepL4NLP 2021, section 3). Activations take the memory of a chunk, not of a batch;
-            encoders run forward twice.
-        recompute: Keep only the inputs of blocks, and run blocks again in the backward pass.
-        shard: Spread parameters, gradients and the optimiser's state over all processes (FSDP2).
+        chunk: Number of a process's samples that the encoders read at a time, for objectives whose rows are each
+            other's negatives (gradient caching: Gao et al., RepL4NLP 2021, section 3). Activations take the memory of a
+            chunk instead of a batch; encoders run forward twice.
+        recompute: Keep only the inputs of blocks, and run blocks a second time in the backward pass.
+        shard: Divide parameters, gradients and the optimiser's state over all processes (FSDP2).
     """
 
     chunk: int | None = free(None, ge=1)
@@ -63,9 +63,9 @@ def _blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def recompute(objective: nn.Module) -> None:
-    """Make the blocks run again in the backward pass, in place of keeping their activations.
+    """Run the blocks again in the backward pass, instead of keeping their activations.
 
-    Running statistics still move only once per step.
+    Running statistics are still updated only once per step.
     """
     for block in blocks(objective):
         contexts: Callable[[], tuple[AbstractContextManager[None], ...]] = partial(_first_and_again, block)
@@ -79,7 +79,7 @@ def _first_and_again(block: nn.Module) -> tuple[AbstractContextManager[None], ..
 
 @contextmanager
 def buffers_kept(network: nn.Module) -> Iterator[None]:
-    """Give the network its buffers back, such as running statistics, when the block ends."""
+    """Restore the network's buffers, such as running statistics, when the block ends."""
     before = [buffer.clone() for buffer in network.buffers()]
     try:
         yield
@@ -89,17 +89,17 @@ def buffers_kept(network: nn.Module) -> Iterator[None]:
 
 
 def shard(objective: nn.Module, device: str) -> None:
-    """Spread parameters over all processes, block by block, and the rest together.
+    """Shard the parameters over all processes, block by block, and the rest together.
 
     Raises:
-        BadInputError: Without a process group, or with a torch that averages gradients otherwise.
+        BadInputError: Without a process group, or with a torch version that averages gradients differently.
     """
     hint = "start it with torchrun, or leave memory.shard out"
     require(world_size() > 1, "memory.shard", "one process", "several", hint)
     found, expected = f"torch {torch.__version__}", "torch 2.12 or newer, whose gradients are those of one process"
     require(CAN_SHARD, "memory.shard", found, expected, "update torch, or leave memory.shard out")
     mesh = init_device_mesh(device, (world_size(),))
-    for parameter in objective.parameters():  # FSDP2 takes no weights in channels-last order
+    for parameter in objective.parameters():  # FSDP2 does not accept weights in channels-last order
         parameter.data = parameter.data.contiguous()
     for block in blocks(objective):
         fully_shard(block, mesh=mesh)
@@ -107,7 +107,7 @@ def shard(objective: nn.Module, device: str) -> None:
 
 
 def whole(tree: Any) -> Any:
-    """Return a state with spread tensors put together, in every process; all processes must call it."""
+    """Return a state with sharded tensors put together, in every process; all processes must call this function."""
     if isinstance(tree, DTensor):
         return tree.full_tensor()
     if isinstance(tree, dict):
@@ -116,7 +116,7 @@ def whole(tree: Any) -> Any:
 
 
 def spread(values: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors spread like those of the same name in `like`; all processes must call it with equal values."""
+    """Return tensors sharded like those of the same name in `like`; all processes must call it with equal values."""
     return {
         name: distribute_tensor(value, own.device_mesh, own.placements)
         if isinstance(own := like.get(name), DTensor)

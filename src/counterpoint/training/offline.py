@@ -35,10 +35,10 @@ class SplitsConfig(FrozenConfig):
     """The choice of episodes to train and to validate on.
 
     Attributes:
-        train_split: Split to train on, where the data have splits; none takes everything.
-        val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
-        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read,
-            which data larger than the disk need and objectives that read few frames a clip can afford.
+        train_split: Split to train on, if the data have splits; none takes all episodes.
+        val_split: Split to validate on, if the data have it; `val` also means `valid` in data that use this name.
+        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
+            `always` is meant for data larger than the disk, or for objectives that read few frames per clip.
         cache: Folder of training stores; by default the user's cache folder.
     """
 
@@ -56,17 +56,17 @@ class SplitsConfig(FrozenConfig):
 
 @dataclass(frozen=True)
 class Opened:
-    """Accepted data, and the functions that turn them into a training.
+    """Accepted data, and the functions that make a training run of them.
 
     Attributes:
         train: Training episodes.
         validation: Episodes to validate on.
         prepare: Returns a store's frames at training size.
         build: Returns, for the prepared training episodes, the objective, the store of its batches and their spec.
-        identity: Values that a continued run must share, beside the fingerprint of the training episodes.
+        identity: Values that must stay the same to continue a run, in addition to the training episodes' fingerprint.
         facts: Returns entries for `config.json`, from the store and the spec of the batches.
-        embeds: `prepare` computes features, of open stores too.
-        rescored: Score training episodes too, whenever validation episodes are scored.
+        embeds: True if `prepare` computes features; it is then also called for open stores.
+        rescored: Score training episodes too whenever validation episodes are scored.
     """
 
     train: EpisodeStore
@@ -99,7 +99,7 @@ class OfflineRecipe(Recipe):
         return self.train
 
     def open(self, given: Given) -> Opened:
-        """Open the data and build the networks, so that nothing is refused later."""
+        """Open the data and build the networks, so that any error is raised before the work begins."""
         raise NotImplementedError
 
     def card(self, store: EpisodeStore, steps: int) -> Card:
@@ -120,7 +120,7 @@ class OfflineRecipe(Recipe):
         Args:
             modules: The learner's exports.
             train: Training episodes, at training size.
-            validation: Episodes to validate on, where there are any.
+            validation: Episodes to validate on, if there are any.
         """
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
@@ -132,7 +132,7 @@ class OfflineRecipe(Recipe):
         opened = self.open(given)
 
         def build(run: Run) -> Job:
-            # The first process to come locks a store and builds it; the others find it whole.
+            # The first process that arrives locks a store and builds it; the others then find it complete.
             train, validation = (
                 store if store is None or (given.is_open and not opened.embeds) else opened.prepare(store)
                 for store in (opened.train, opened.validation)
@@ -179,7 +179,7 @@ class PretrainingRecipe(OfflineRecipe):
         objective: The objective and its settings.
         initialize_from: A folder or Hub id of an encoder to start from, such as a converted checkpoint, or an encoder
             to fine-tune (Premier-TACO, Figure 8).
-        base: Class of the objectives that the recipe takes.
+        base: Base class of the objectives that the recipe accepts.
     """
 
     objective: Any

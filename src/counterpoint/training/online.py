@@ -1,9 +1,9 @@
 """Online collection as a source of batches: act, store episodes, and train the agent while the simulators step.
 
-Everything that happens is a function of the run's seed and of a few counters: the seed of an episode of its round and
-row, the batch of an update of its number, the random actions of the warm-up of their round. A checkpoint, taken between
-rounds, therefore holds the agent, the buffer's cursor and the counters, and a run that continues from it does what it
-would have done.
+Everything is a function of the run's seed and of a few counters. The seed of an episode depends on its round and row,
+the batch of an update on the update's number, and the random actions of the warm-up on their round. A checkpoint is
+taken between rounds. It therefore holds the agent, the buffer's cursor and the counters, and a run that resumes from it
+continues exactly as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class AgentLoopConfig(LoopConfig):
 
 
 class OnlineConfig(AgentLoopConfig):
-    """The online loop's settings. Steps are environment steps, and there is always an evaluation at the end.
+    """The online loop's settings. Steps are environment steps, and an evaluation always follows the last step.
 
     Attributes:
-        envs: Environments that collect side by side; more than one run in processes of their own.
+        envs: Number of environments that collect in parallel; more than one run in processes of their own.
         warmup: Environment steps of uniformly random actions before the first update.
         updates_per_step: Updates per environment step; 0.25 is one update every four steps.
-        capacity: Transitions the buffer holds.
-        eval_episodes: Episodes of one evaluation; every evaluation has the same episodes.
+        capacity: Maximum number of transitions in the buffer.
+        eval_episodes: Number of episodes in one evaluation; every evaluation has the same episodes.
         worker_timeout: Seconds that a simulator may take for one step before it counts as failed.
     """
 
@@ -67,10 +67,10 @@ class OnlineConfig(AgentLoopConfig):
 
 
 class Recorder:
-    """A recorder of one environment's episode in a round: it remembers each step and stores the whole episode.
+    """Records one environment's episode of a round: it keeps each step, and stores the complete episode.
 
     Args:
-        first: The environment's answer to its reset.
+        first: What the environment returned from its reset.
     """
 
     def __init__(self, first: Step) -> None:
@@ -90,7 +90,7 @@ class Recorder:
         self._achieved.append(step.observation["achieved_goal"].copy())
 
     def store(self, buffer: ReplayBuffer) -> None:
-        """Put the whole episode into the buffer."""
+        """Put the complete episode into the buffer."""
         episode = GoalEpisode(
             np.stack(self._seen),
             np.stack(self._achieved),
@@ -103,12 +103,12 @@ class Recorder:
 
 
 class SimulatorFailedError(RuntimeError):
-    """A simulator raised, died or hangs; the episodes of the round are lost."""
+    """A simulator raised an error, died or hangs; the episodes of the round are lost."""
 
 
 @dataclass
 class Counters:
-    """The progress of a run; counters and seed together decide all that follows."""
+    """The progress of a run; counters and seed together decide everything that follows."""
 
     steps: int = 0
     updates: int = 0
@@ -118,14 +118,14 @@ class Counters:
 
 
 class OnlineSource(Source):
-    """Batches of a replay buffer that the agent fills between them.
+    """Batches from a replay buffer; between batches the agent fills the buffer.
 
     Args:
         agent: The agent that acts and learns.
         buffer: The buffer that holds the episodes.
         envs: The training environments.
         config: The loop's settings.
-        followed: Send every batch to the `FollowingSource` of every other process.
+        followed: Send every batch to all other processes, which receive it through `FollowingSource`.
     """
 
     unit = "environment steps"
@@ -153,7 +153,7 @@ class OnlineSource(Source):
         return self.counters.steps
 
     def at_rest(self) -> bool:
-        """Return whether no round is under way."""
+        """Return whether no round is in progress."""
         return self._resting
 
     def state(self) -> dict[str, Any]:
@@ -161,16 +161,16 @@ class OnlineSource(Source):
         return {"buffer": self.buffer.cursor(), "counters": asdict(self.counters)}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Resume from a saved state."""
         self.buffer.restore(state["buffer"])
         self.counters = Counters(**state["counters"])
 
     def flush(self) -> None:
-        """Put the buffer on the disk."""
+        """Flush the buffer to the disk."""
         self.buffer.flush()
 
     def numbers(self) -> dict[str, float]:
-        """Return the updates done and the transitions held."""
+        """Return the number of updates done and of transitions held."""
         return {"updates": float(self.counters.updates), "transitions": float(self.buffer.transitions)}
 
     def close(self) -> None:
@@ -180,8 +180,8 @@ class OnlineSource(Source):
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
         """Collect rounds of episodes until `stop` environment steps; yield a batch for each update that is due.
 
-        A round in which a simulator fails is dropped and the next one begun; of four such rounds in a row the last
-        raises.
+        If a simulator fails, its round is dropped and the next round begins; the last of four failed rounds in a row
+        raises its error.
         """
         collected = self._collected(stop)
         if not self.followed:
@@ -227,7 +227,7 @@ class OnlineSource(Source):
                 observation = stacked(recorders[row].latest for row in rows)
                 actions = self.agent.act(observation, rows=rows, explore=True)
             self.envs.send(rows, actions)
-            # The simulators work on the answer while the agent learns.
+            # The simulators compute their answers while the agent learns.
             yield from self._due()
             for row, action, step in zip(rows, actions, self._answers(), strict=True):
                 recorders[row].add(action, step)
@@ -240,10 +240,10 @@ class OnlineSource(Source):
         counters.rounds += 1
 
     def _answers(self) -> list[Step]:
-        """Return the environments' answers, in the order of rows.
+        """Return what the environments returned, in the order of rows.
 
         Raises:
-            SimulatorFailedError: When one of them failed.
+            SimulatorFailedError: When one of the environments failed.
         """
         answers = self.envs.receive()
         for row, answer in answers.items():
@@ -270,7 +270,7 @@ class OnlineSource(Source):
 
 
 class FollowingSource(Source):
-    """The main process's `OnlineSource` batches in all other processes, which have no simulators and no buffer."""
+    """Batches of the main process's `OnlineSource`, for all other processes, which have no simulators and no buffer."""
 
     unit = OnlineSource.unit
 
@@ -287,11 +287,11 @@ class FollowingSource(Source):
         return self._steps
 
     def at_rest(self) -> bool:
-        """Return whether no round is under way."""
+        """Return whether no round is in progress."""
         return self._resting
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state of the main process's source."""
+        """Resume from a saved state of the main process's source."""
         self._steps = state["counters"]["steps"]
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:

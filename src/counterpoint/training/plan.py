@@ -1,4 +1,4 @@
-"""Recipes, which become a plan, whose arguments are accepted, and then a job, which is ready to run."""
+"""Recipes, plans and jobs: a recipe becomes a plan with accepted arguments, and a plan becomes a job ready to run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Data = str | Path | EpisodeStore
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of a training beside its recipe.
+    """The arguments of a training run in addition to its recipe.
 
     Attributes:
-        data: Paths of data sets (or Minari's ids), or stores that are open.
-        validation: An open store to validate on, where `data` is one.
+        data: Paths of data sets (or Minari's ids), or open stores.
+        validation: An open store to validate on, if `data` is an open store.
         start_from: A saved model to start from.
         device: The device that computes.
     """
@@ -41,7 +41,7 @@ class Given:
 
     @property
     def is_open(self) -> bool:
-        """True when the data are open stores of training size."""
+        """True when the data are open stores with frames of training size."""
         return not any(isinstance(data, str | Path) for data in self.data)
 
     def one(self) -> Data:
@@ -53,16 +53,16 @@ class Given:
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is ready to run.
+    """A training run that is ready to start.
 
     Attributes:
         learner: The learner to train.
         source: Training batches.
-        save: Writes the model's folder, in the main process; all processes call it.
+        save: Writes the model's folder, from the main process; all processes call it.
         validation: Validation batches.
-        seen: Batches of training episodes that are scored beside the validation batches.
-        evaluate: Scores the learner after a number of steps, in the main process; all processes call it. Its numbers
-            are logged as `eval`.
+        seen: Batches of training episodes that are scored together with the validation batches.
+        evaluate: Scores the learner after a number of steps, in the main process; all processes call it. The numbers
+            that it returns are logged as `eval`.
         facts: Entries for the run's `config.json`.
     """
 
@@ -77,13 +77,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training whose arguments are accepted.
+    """A training run whose arguments are accepted.
 
     Attributes:
-        identity: JSON values that a continued run must share, beside the recipe's settings.
-        build: Prepares data in the claimed run.
+        identity: JSON values that must stay the same to continue a run, in addition to the recipe's settings.
+        build: Prepares the data and returns the job, once the run's folder is claimed.
         facts: Entries for the run's `config.json`.
-        loop: The loop's settings, where they are not the recipe's usual ones.
+        loop: The loop's settings, if they are not the recipe's usual ones.
     """
 
     identity: dict[str, Any]
@@ -108,7 +108,7 @@ class Recipe(FrozenConfig):
 
     @classmethod
     def sections(cls, tree: Mapping[str, Any], where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of each section whose class depends on a name in it, such as the objective's."""
+        """Return the class of each section whose class depends on a name in it, such as the objective's section."""
         return {}
 
     @classmethod
@@ -125,10 +125,10 @@ class Recipe(FrozenConfig):
         return override(tree, {"evaluation.env": env})
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
-        """Open the data and build the networks, so that nothing is refused later.
+        """Open the data and build the networks, so that any error is raised before the work begins.
 
         Args:
-            given: The training's other arguments.
+            given: The other arguments of the training run.
             accelerator: Placement and precision.
 
         Raises:
@@ -139,7 +139,7 @@ class Recipe(FrozenConfig):
 
 @cache
 def named(config: type[FrozenConfig], name: str) -> type[FrozenConfig]:
-    """Return a configuration's class with a field `name` that has one value."""
+    """Return a configuration's class with an added field `name` that has only this value."""
     fields: dict[str, Any] = {"name": (Literal[name], ...)}
     made: type[FrozenConfig] = create_model(config.__name__, __base__=config, __doc__=config.__doc__, **fields)
     return made

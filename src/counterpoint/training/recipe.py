@@ -1,4 +1,4 @@
-"""Recipes by name: `kind` names the class that a recipe's keys fill."""
+"""Find recipes by name: a recipe's `kind` names the class that its keys are read into."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ KINDS = LazyTable(
 def load_recipe(
     name: str | Path, overrides: Mapping[str, Any] | None = None, *, data: Sequence[object] = (), env: str | None = None
 ) -> Recipe:
-    """Return a recipe with overrides, every key checked.
+    """Return a recipe with overrides; every key is checked.
 
     Args:
-        name: A recipe's name, the path of a TOML file, or an agent's name (its paper's defaults).
+        name: A recipe's name, the path of a TOML file, or an agent's name (which means the defaults of its paper).
         overrides: Dotted keys and their values.
-        data: The data sets that the recipe is for. If there are any, an agent's name means its offline defaults, and a
-            recorder's note may name the environment.
+        data: The data sets that the recipe is for. With data sets, an agent's name means the agent's offline defaults,
+            and the note of a data set's recorder may name the environment.
         env: The environment that the recipe is for.
 
     Raises:
-        BadInputError: Naming the key that is unknown or ill-typed, or the recipe that does not exist.
+        BadInputError: If a key is unknown or ill-typed, or the recipe does not exist; the message names it.
     """
     name, given = str(name), dict(overrides or {})
     where = f"recipe {name}"
@@ -52,21 +52,21 @@ def load_recipe(
         tree = {"kind": "agent", "agent": {"name": name, **(AGENTS[name].offline if data else {})}}
     env = env or given.pop("env.name", None)
     found = recipe_of(_class_of(tree, where).adapted(tree, data, env, where), where)
-    # On the whole tree: what is not given keeps the recipe's value, as on the command line.
+    # Overrides apply to the whole tree: keys that are not given keep the recipe's value, as on the command line.
     return recipe_of(override(found.model_dump(mode="json"), given), where) if given else found
 
 
 def recipe_of(tree: Mapping[str, Any], where: str) -> Recipe:
-    """Return a tree of settings as a recipe of its kind; its class lists every key of every section.
+    """Return a tree of settings as a recipe of its kind; the recipe's class lists every key of every section.
 
     Raises:
-        BadInputError: Naming the key that is unknown, missing or ill-typed.
+        BadInputError: If a key is unknown, missing or ill-typed; the message names it.
     """
     base = _class_of(tree, where)
     fields: dict[str, Any] = {
         key: (part, ... if key in tree else part()) for key, part in base.sections(tree, where).items()
     }
-    # In one expression: mypy takes a name that `create_model` is assigned to for a class without fields.
+    # One expression, because mypy takes a name that `create_model` is assigned to for a class without fields.
     return validate(create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields), tree, where)
 
 

@@ -1,18 +1,18 @@
 """A run's folder, claimed by one process for one recipe and one data set, with numbers, checkpoints and the model.
 
 RUN/config.json      format, kind, settings, data, provenance
-RUN/metrics.jsonl    one line of numbers a split and step; RUN/tensorboard/ beside it
+RUN/metrics.jsonl    one line of numbers per split and step; RUN/tensorboard/ is next to it
 RUN/checkpoints/     checkpoints, which hold safetensors for tensors, JSON for the rest, and no pickle:
     step-00000500/         sealed: see `counterpoint.folder`
         state.safetensors    every tensor of the state
         state.json           its shape: nested dicts and lists with tensors by name
-        SHA256SUMS           the digests of the two
-    last                   the newest step's folder name, switched after the folder is in place
+        SHA256SUMS           the digests of these two files
+    last                   name of the newest checkpoint's folder, switched after the folder is in place
 RUN/model/           see `counterpoint.encoders.hub`
-RUN/best/            the models of least validation error, a folder with a `model` each, where `keep_best` asks for them
+RUN/best/            models of the smallest validation errors, each in a folder with a `model`, if `keep_best` is set
 
-A checkpoint is made beside its place and renamed, so that a kill at any moment leaves the older ones whole. Reading
-compares the digests; when the newest is damaged the next older valid one is found.
+A checkpoint is made under a temporary name and renamed, so that a kill at any moment leaves the older ones complete.
+Reading a checkpoint compares its digests; if the newest is damaged, the next older valid one is used.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _HINT = "delete this checkpoint; training resumes from an older one"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
-    """Write `state` as the checkpoint of `step` and drop all but the newest `keep`.
+    """Write `state` as the checkpoint of `step`, and remove all but the newest `keep` checkpoints.
 
     Args:
-        folder: The run's `checkpoints` folder; made when absent.
+        folder: The run's `checkpoints` folder; created if absent.
         step: Optimiser steps done.
         state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and `None`.
         keep: Number of checkpoints that are kept.
@@ -81,13 +81,13 @@ def settle(folder: Path, path: Path, *, keep: int) -> None:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return step and state of one checkpoint; its hashes are checked first.
+    """Return step and state of one checkpoint, after checking its hashes.
 
     Raises:
         BadInputError: When a file is missing or does not match its hash.
     """
     try:
-        # Read into memory rather than mapped: a mapped tensor would change with a file that is written over.
+        # Read into memory, not mapped: a mapped tensor would change when its file is overwritten.
         tensors = load(read_part(path, STATE, _HINT))
         skeleton = json.loads(read_part(path, SKELETON, _HINT))
         return skeleton["step"], _put_tensors(skeleton["state"], tensors)
@@ -98,7 +98,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def newest_valid(folder: Path) -> tuple[Path, int, dict[str, Any], list[BadInputError]] | None:
-    """Return the newest whole checkpoint and the errors of newer ones; `None` when there is none."""
+    """Return the newest complete checkpoint and the errors of newer ones; `None` if there is no checkpoint."""
     troubles: list[BadInputError] = []
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -118,7 +118,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def last_good(folder: Path) -> str:
-    """Describe the newest checkpoint in words, for a run that cannot go on."""
+    """Describe the newest checkpoint in words, for a run that cannot continue."""
     last = folder / "last"
     if not last.exists():
         return "none was saved yet"
@@ -126,7 +126,7 @@ def last_good(folder: Path) -> str:
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return `value` in JSON form; its tensors are put into `tensors` under their path."""
+    """Return `value` in JSON form, and put its tensors into `tensors` under their paths."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().contiguous().clone()
         return {"tensor": name}
@@ -158,13 +158,13 @@ METRICS = "metrics.jsonl"
 
 
 class Run:
-    """A folder that one process trains in. A context manager: leaving it frees the folder.
+    """A folder that one process trains in. As a context manager it frees the folder at the end.
 
     Attributes:
         folder: The folder.
         loop: The loop's settings.
         settings: The content of `config.json`.
-        main: True in the process that writes, which is the first of several ranks.
+        main: True in the process that writes, which is the first rank.
     """
 
     def __init__(self, folder: Path, loop: LoopConfig, settings: dict[str, Any], lock: IO[str] | None) -> None:
@@ -184,18 +184,18 @@ class Run:
         facts: Mapping[str, Any] | None = None,
         main: bool = True,
     ) -> Run:
-        """Claim a folder, or continue the run in it; `record` writes `config.json` once the training is ready.
+        """Claim a folder, or continue the run in it; `record` writes `config.json` once the training run is ready.
 
         Args:
-            out: The folder, made when absent.
-            recipe: The recipe; its fields that are marked `free` may differ from those of the run to be continued.
-            identity: Further values that must be the same, such as the data's fingerprint.
+            out: The folder; created if absent.
+            recipe: The recipe; fields that are marked `free` may differ from those of the run that is continued.
+            identity: Further values that must stay the same, such as the data's fingerprint.
             loop: The loop's settings.
             facts: Further entries for `config.json`.
             main: True in the process that writes.
 
         Raises:
-            BadInputError: When another process trains there, or the folder holds a run of another kind, format,
+            BadInputError: When another process trains in the folder, or the folder holds a run of another kind, format,
                 recipe or data set.
         """
         folder = Path(out)
@@ -237,7 +237,7 @@ class Run:
             write_atomically(self.folder / NOTE, json.dumps(self.settings, indent=1) + "\n")
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint, which holds the logged numbers too; the newest `loop.keep` stay."""
+        """Write a checkpoint, which also holds the logged numbers; only the newest `loop.keep` checkpoints stay."""
         if self.main:
             log = self.folder / METRICS
             logged = log.read_text(errors="replace") if log.exists() else ""
@@ -245,7 +245,7 @@ class Run:
         self.last_saved = step
 
     def keep_best(self, step: int, error: float, save: Callable[[Path], object]) -> None:
-        """Save the model as `best/step-NUMBER/model` if its validation error is among the least; drop all others.
+        """Save the model as `best/step-NUMBER/model` if its validation error is among the smallest; remove the others.
 
         Args:
             step: Steps done.
@@ -258,7 +258,7 @@ class Run:
         folder, path = self.folder / "best", self.folder / "best" / "errors.json"
         again = f"remove {folder}: the best of the validations to come are kept"
         before = read_object(path, "an error a step", again) if path.exists() else {}
-        # Later ones are from before an interruption and come again.
+        # Later models are from before an interruption; their steps will be repeated.
         errors = {int(at): value for at, value in before.items() if int(at) < step} | {step: error}
         kept = sorted(errors, key=lambda at: (errors[at], at))[:most]
         if step in kept:
@@ -270,7 +270,7 @@ class Run:
         write_atomically(path, json.dumps(errors, indent=1) + "\n")
 
     def resume(self) -> tuple[int, dict[str, Any]] | None:
-        """Return step and state of the newest whole checkpoint; `None` in a fresh run."""
+        """Return step and state of the newest complete checkpoint; `None` for a fresh run."""
         found = newest_valid(self.checkpoints)
         if found is None:
             return None
@@ -285,7 +285,7 @@ class Run:
         return self.last_saved, state
 
     def diverged(self, error: ArithmeticError, update: int) -> BadInputError:
-        """Return the error of a training whose numbers stopped being finite."""
+        """Return the error for a training run whose numbers stopped being finite."""
         hint = f"lower the learning rate, clip gradients, or look at the data; {last_good(self.checkpoints)}"
         return BadInputError(f"training step {update}", str(error), "a finite loss and finite gradients", hint)
 
@@ -296,13 +296,13 @@ class Run:
 
 
 class MetricsLog:
-    """A log with one JSON object per line in `RUN/metrics.jsonl`, copied to the chosen trackers.
+    """A log in `RUN/metrics.jsonl` with one JSON object per line, copied to the chosen trackers.
 
     Args:
         run: The run's folder.
         trackers: Any of `tensorboard` and `wandb`.
         settings: The resolved configuration, shown by trackers.
-        start: Steps already done; later lines, which a kill may have left behind, are dropped.
+        start: Number of steps already done; later lines, which a killed run may have left, are removed.
 
     Raises:
         MissingExtraError: When a tracker is not installed.

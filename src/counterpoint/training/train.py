@@ -1,4 +1,4 @@
-"""The one way to train: a recipe, data or an environment, and a folder become a run."""
+"""The one way to train: a recipe, data or an environment, and a folder give a run."""
 
 from __future__ import annotations
 
@@ -31,33 +31,34 @@ def train(
     on_eval: PythonOnly[Callable[[int, Mapping[str, nn.Module]], Mapping[str, float] | None] | None] = None,
     device: Device = None,
 ) -> Run:
-    """Train a recipe: an encoder, a policy or an agent. The same call again continues an interrupted run.
+    """Train a recipe: an encoder, a policy or an agent. Repeating the same call continues an interrupted run.
 
     `counterpoint train RECIPE --help` lists every key of the recipe, such as --train.steps.
 
     Time on two cores: minutes for the demos, and hours to days at the papers' sizes; a run that takes over ten minutes
-    says so after its first steps. Recipes of clips learn from 1,160 frames a second with the demo's encoder and from 9
-    with EfficientNet-Lite0. Disk: `keep` checkpoints of about three times the weights, and a cache of the frames.
+    prints an estimate after its first steps. Recipes of clips learn from 1,160 frames a second with the demo's encoder
+    and from 9 with EfficientNet-Lite0. Disk: `keep` checkpoints of about three times the weights, and a cache of the
+    frames.
 
     Args:
         recipe: A recipe's name (see `counterpoint recipes`), the path of a TOML file, or an agent's name, which means
-            its paper's defaults. From Python also a `Recipe`.
-        data: Data sets; several, each with its own action space, for recipes of transitions. From Python also open
-            stores with frames of training size. Agents may have none.
+            the defaults of its paper. From Python also a `Recipe`.
+        data: Data sets. Recipes of transitions take several, each with its own action space. From Python also open
+            stores with frames of training size. Agents may have no data.
         out: The run's folder.
         env: A goal environment, such as FetchReach-v4: an agent trains in it, or is evaluated in it if there are data.
             For a policy that learns from demonstrations SUITE/TASK: the policy is evaluated in it during training.
-        overrides: Dotted keys of the recipe and their values, where it is named.
-        validation: An open store to validate on, where `data` is one.
+        overrides: Dotted keys of the recipe and their values, if the recipe is given by name.
+        validation: An open store to validate on, if `data` is an open store.
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
-        on_eval: Called with the steps done and what is being trained, every `eval_every` steps and after the last.
+        on_eval: Called with the steps done and the trained modules, every `eval_every` steps and after the last step.
         device: cpu, cuda or cuda:N; by default a GPU if the machine has one.
 
     Returns:
         The run, closed; its `model` is the folder of the trained model.
 
     Raises:
-        BadInputError: When settings, data, weights or the run's folder cannot be used; before long work begins.
+        BadInputError: If settings, data, weights or the run's folder cannot be used; raised before long work begins.
     """
     several = () if data is None else (data,) if isinstance(data, str | Path | EpisodeStore) else tuple(data)
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides, data=several, env=env)

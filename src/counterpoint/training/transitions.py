@@ -23,17 +23,17 @@ from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfi
 from counterpoint.training.plan import Given
 
 CENTRE_FRAMES = 2048
-"""Frames that an encoder is centred on, evenly spaced through the training episodes."""
+"""Number of frames that an encoder is centred on, evenly spaced through the training episodes."""
 
 
 class StepDataConfig(SplitsConfig):
-    """The episodes and how they are sampled. Frames have the encoder's size.
+    """The episodes and how they are sampled. Frames are resized to the encoder's size.
 
     Attributes:
-        camera: Name of the camera, or names of as many cameras as the encoder has, in its order; by default the data's
-            first.
+        camera: Name of the camera, or names of as many cameras as the encoder has, in the encoder's order; by default
+            the data's first camera.
         balance: `steps` samples all steps with equal probability, so that a task with more data weighs more; `tasks`
-            samples a task first.
+            samples a task first, each with equal probability.
     """
 
     camera: str | tuple[str, ...] | None = None
@@ -82,7 +82,7 @@ class TransitionsRecipe(PretrainingRecipe):
             camera_names(self.data.camera, store.cameras, self.encoder.cameras)
         validation = given.validation
         if kept_back:
-            # Under the names of training, by which tasks are known, even where one data set alone is left.
+            # Under the names from training, by which tasks are numbered, even if only one data set is left.
             own = [*kept_back.values()]
             validation = MultiTaskStore(own, [*kept_back]) if len(stores) > 1 else own[0]
         return join_domains(stores, names), validation
@@ -125,11 +125,11 @@ def load_encoder(source: str, expected: ObservationConfig, where: str) -> Observ
 
     Args:
         source: A folder or a Hub id.
-        expected: The configuration; a width left open and a checkpoint to start from are not compared.
+        expected: The configuration; an open width and a checkpoint to start from are not compared.
         where: The section that is configured, for messages.
 
     Raises:
-        BadInputError: When they differ.
+        BadInputError: When the configurations differ.
     """
     encoder = ObservationEncoder.from_pretrained(source)
     open_fields = {"checkpoint"} | ({"embed_dim"} if expected.embed_dim is None else set())
@@ -170,7 +170,7 @@ def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None
 
 
 def _facts(store: EpisodeStore, bound: BoundSpec) -> dict[str, Any]:
-    """Return the tasks by number, with statistics of their actions where the objective reads them."""
+    """Return the tasks by number, with the statistics of their actions if the objective reads actions."""
     table = task_table(store)
     statistics = action_statistics(store) if "actions" in bound.spec.reads else [None] * len(table)
     return {

@@ -33,11 +33,11 @@ from counterpoint.formats.video_folder import VideoFolderStore
 from counterpoint.progress import ProgressBar
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
-_SHOWN = 100  # rows of a table before it is cut short
+_SHOWN = 100  # rows of a table that are shown
 
 
 def info(path: Positional[DataSet]) -> None:
-    """Say what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes.
+    """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes.
 
     Time: a second or two, since no video is decoded beyond its first frame. Disk: nothing.
 
@@ -71,7 +71,7 @@ def data_sets(path: str | Path) -> list[str | Path]:
 def _describe(path: str | Path) -> None:
     console = Console()
     if is_minari(path):
-        from counterpoint.formats.minari.reader import describe_minari  # minari is an extra
+        from counterpoint.formats.minari.reader import describe_minari  # minari is an optional dependency
 
         _print_facts(console, path, describe_minari(Path(path)))
         return
@@ -107,7 +107,7 @@ def _describe(path: str | Path) -> None:
 
 
 def doctor(path: Positional[DataSet]) -> int:
-    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
+    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 if any is found.
 
     Time on two cores: every frame is decoded, 4,500 a second at 112 pixels. Disk: nothing.
 
@@ -122,7 +122,7 @@ def doctor(path: Positional[DataSet]) -> int:
 
 def _diagnose(path: str | Path) -> int:
     if is_minari(path):
-        from counterpoint.formats.minari.reader import examine_minari  # minari is an extra
+        from counterpoint.formats.minari.reader import examine_minari  # minari is an optional dependency
 
         findings = examine_minari(Path(path))
     else:
@@ -156,14 +156,14 @@ def convert(
     every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
     `fps` must be given, and videos are resampled to the frames nearest in time.
 
-    Time on two cores: some hundred frames a second at 112 pixels, most of it for encoding video. Disk: about as much as
-    the source, if it is video too.
+    Time on two cores: some hundred frames a second at 112 pixels, mostly for encoding video. Disk: about as much as the
+    source, if the source is video too.
 
     Args:
         path: The data set to read, of any format.
         out: The folder to write; must not exist.
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
-        fps: Frames a second to write, if the rates of the episodes differ; by default their own, rounded.
+        fps: Frames a second to write, if the rates of the episodes differ; by default the episodes' own rate, rounded.
 
     Raises:
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
@@ -212,7 +212,7 @@ def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> N
 
 
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
-    """Return each split's episodes as "a:b", a to b - 1; for HDF5, where they are scattered, their number."""
+    """Return each split's episodes as "a:b", a to b - 1; for HDF5, whose splits are scattered, their number."""
     if isinstance(store, LeRobotStore):
         return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
     if isinstance(store, Hdf5Store):
@@ -225,7 +225,7 @@ def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
 
 
 def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
-    """Return episodes in the order `train`, `valid`, rest, and the ranges of these two splits; others are dropped."""
+    """Return episodes in the order `train`, `valid`, rest, and the ranges of `train` and `valid`; drop other splits."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
     if not train or set(train) & set(valid):
         return store, {}
@@ -237,7 +237,7 @@ def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
 
 
 def _lossless_cameras(store: EpisodeStore) -> list[str]:
-    """Return the cameras that the source keeps as images rather than video, and masks."""
+    """Return the cameras that the source keeps as images rather than video, and the masks."""
     masks = [mask_camera(camera) for camera in masked_cameras(store.cameras)]
     if not isinstance(store, LeRobotStore):
         return masks

@@ -33,7 +33,7 @@ from counterpoint.formats.video_folder import VideoFolderStore
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
 
-_BATCH = 1000  # frames a worker decodes: enough to repay its start, few enough to find a bad one soon
+_BATCH = 1000  # frames a worker decodes: worth a worker's start, and few enough to find a bad one soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
@@ -74,7 +74,7 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
 
 
 def _uneven(video: Path) -> list[BadInputError]:
-    """Find a variable frame rate, since training treats all steps as equally long."""
+    """Find variable frame rates, since training treats all steps as equally long."""
     if not has_uneven_rate(video):
         return []
     steps = np.maximum(np.diff(frame_times(video)[:-1]), 1e-6)
@@ -101,7 +101,7 @@ def _batches(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
-    """Decode episodes in a worker; where it dies, halve the range until the culprit is alone."""
+    """Decode episodes in a worker; if the worker dies, halve the range until it holds only the faulty episode."""
     frames = sum(info.length for info in store.episodes[first:stop]) * len(store.cameras)
     try:
         return in_worker(_decode, path, store, first, stop, timeout=60 + 0.1 * frames)
@@ -114,7 +114,7 @@ def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> lis
 
 def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
     findings: list[BadInputError] = []
-    lerobot = isinstance(store, LeRobotStore)  # its rows are examined already
+    lerobot = isinstance(store, LeRobotStore)  # the rows have been examined already
     for episode in range(first, stop):
         before = len(findings)
         for camera in store.cameras:
@@ -129,7 +129,7 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
                 read(episode)
             except BadInputError as error:
                 findings.append(error)
-        if len(findings) == before:  # a closer look at what can be read
+        if len(findings) == before:  # masks are examined only if everything could be read
             findings += examine_masks(path, store, episode)
     return findings
 
@@ -262,7 +262,7 @@ def _episode_rows(info: Info, at: EpisodeLocation, rows: dict[str, Array], start
         for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
             yield damaged(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
     times = rows["timestamp"][:, 0].astype(np.float64)
-    # float32 seconds: their own rounding is no error, however long the episode.
+    # Timestamps are float32 seconds: their rounding is no error, however long the episode.
     allowed = layout.TOLERANCE + 2 * float(np.finfo(np.float32).eps) * float(np.abs(times).max())
     wrong = np.flatnonzero(~(np.abs(np.diff(times) - 1 / info.fps) <= allowed))
     if len(wrong) or not np.isfinite(times).all():

@@ -1,14 +1,14 @@
-"""The work of `counterpoint data masks`: copy a LeRobot data set with robot masks beside its images.
+"""The work of `counterpoint data masks`: copy a LeRobot data set and add robot masks to its images.
 
 Masks come from one of two sources. Either you give a folder with one entry per episode, laid out as below::
 
     FOLDER/episode_000000/CAMERA/000000.png ...     one image per frame, named by the frame's number, or
     FOLDER/episode_000000.npz                       an array CAMERA, bool or uint8 [T, H, W]
 
-Each mask has its image's size and is 0 off the robot and 1 or 255 on it. Or the Segment Anything Model (Kirillov et al.
-2023, arXiv 2304.02643) makes the masks. Its prompts, points on the robot and a box around it, are given once per camera
-and hold for all frames of that camera, which suits a wrist camera, or a robot that covers the points in every frame.
-The model proposes three masks per frame; the one with the highest predicted overlap is taken.
+Each mask has its image's size and is 0 off the robot and 1 or 255 on it. Alternatively, the Segment Anything Model
+(Kirillov et al. 2023, arXiv 2304.02643) makes the masks. You give its prompts, points on the robot and a box around it,
+once per camera. They hold for all frames of that camera, which suits a wrist camera, or a robot that covers the points
+in every frame. The model proposes three masks per frame; the one with the highest predicted overlap is taken.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from counterpoint.formats.lerobot.reader import LeRobotStore
 Point = tuple[float, float]
 """x (column) and y (row) in pixels of the image, from its top left corner."""
 Box = tuple[float, float, float, float]
-"""x and y of the top left corner, then of the bottom right one."""
-_SHOWN = 6  # missing frames, or episodes, that are named
+"""x and y of the top left corner, then of the bottom right corner."""
+_SHOWN = 6  # missing frames, or episodes, that a message names
 
 
 def write_masks(
@@ -53,27 +53,27 @@ def write_masks(
 ) -> None:
     """Write a copy of a LeRobot data set with masks of the robot: from files, or by the Segment Anything Model.
 
-    The mask of the camera `top` becomes the camera `top_mask`, kept without loss. Episodes whose mask is empty, or
-    full, in every frame are written with a warning: no loss that needs robot and surroundings can use them.
+    The mask of the camera `top` becomes the camera `top_mask`, stored losslessly. Episodes whose mask is empty, or
+    full, in every frame are written with a warning: a loss that needs robot and surroundings cannot use them.
 
     Time on two cores: masks from files take about as long as `data convert`; a model takes seconds a frame, so use a
-    GPU. Disk: the data set again, and its masks as PNG.
+    GPU. Disk: as much as the data set, and its masks as PNG.
 
     Args:
         path: A LeRobot data set.
         out: The folder to write; must not exist.
-        files: Masks made elsewhere, episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an array
-            bool or uint8 [T, H, W] a camera: 0 off the robot, 1 or 255 on it.
-        sam: Make masks by this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
+        files: Folder of masks made elsewhere, with episode_000000/CAMERA/000000.png and so on, or episode_000000.npz
+            with an array bool or uint8 [T, H, W] per camera: 0 off the robot, 1 or 255 on it.
+        sam: Make masks with this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
         camera: The camera whose images are segmented; the first camera by default.
-        points: A pixel on the robot, for the model; may be given several times. It holds for all frames.
-        box: A box about the robot, for the model.
-        batch_size: Frames in one batch of the model.
+        points: A pixel on the robot, as a prompt for the model; may be given several times. It holds for all frames.
+        box: A box around the robot, as a prompt for the model.
+        batch_size: Number of frames in one batch of the model.
         device: The device of the model; by default a GPU if the machine has one.
 
     Raises:
-        BadInputError: When both kinds of masks are given or none, a mask is wrong or missing, a camera has one already,
-            or `out` exists. Nothing is written then.
+        BadInputError: When both kinds of masks are given or none, a mask is wrong or missing, a camera has a mask
+            already, or `out` exists. Nothing is written then.
         MissingExtraError: When a model is given and `transformers` is not installed.
     """
     found = "neither --from nor --sam" if files is None else "both --from and --sam"
@@ -170,7 +170,7 @@ class MaskFiles:
         return np.stack([_checked(str(path), _image(path), size) for path in paths])
 
     def _present(self, number: int) -> dict[str, set[int]]:
-        """Return the frames of an episode that have a mask, camera by camera."""
+        """Return the frames of an episode that have a mask, by camera."""
         length, packed, folder = self._store.episodes[number].length, self._packed(number), self._folder / _name(number)
         present: dict[str, set[int]] = {}
         if packed.is_file():
@@ -207,7 +207,7 @@ def _arrays(path: Path) -> dict[str, Array]:
 def _image(path: Path) -> Array:
     image = open_image(path, read_bytes(path), ["PNG"])
     plain = image.mode in ("1", "L", "RGB", "RGBA") or image.mode.startswith("I")
-    return np.asarray(image if plain else image.convert("RGBA"))  # a palette's numbers are no colours
+    return np.asarray(image if plain else image.convert("RGBA"))  # the numbers of a palette image are not colours
 
 
 def _checked(where: str, values: Array, size: tuple[int, ...]) -> Array:
@@ -316,11 +316,11 @@ def _load(name: str, device: str) -> tuple[Any, Any]:
     pinned: dict[str, Any] = {"revision": revision or None}
     try:
         kind = AutoConfig.from_pretrained(place, **pinned).model_type
-        if kind != "sam":  # transformers would give random weights to the missing parts of such a model
+        if kind != "sam":  # transformers would give random weights to the missing parts of another model
             raise ValueError(f"a model of the kind {kind!r}")
         processor: Any = SamProcessor.from_pretrained(place, **pinned)
         model: Any = SamModel.from_pretrained(place, **pinned)
-    except Exception as error:  # transformers raises whatever its parts do
+    except Exception as error:  # parts of transformers may raise anything
         found = f"no model that can be loaded ({first_line(error)})"
         expected = "a SAM model of the Hub, or a folder with config.json, model.safetensors and its processor"
         raise BadInputError(f"--sam {name}", found, expected, "use facebook/sam-vit-base, or download it") from error

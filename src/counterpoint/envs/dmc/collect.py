@@ -1,7 +1,7 @@
 """Record dm_control tasks as LeRobot v3 data sets, one per task: `counterpoint collect dmc`.
 
-Tasks differ in the size of actions and states, so OUT is a folder of data sets, `OUT/walker-walk` and so on, which
-`MultiTaskStore` opens as one.
+Tasks have actions and states of different sizes, so OUT is a folder with one data set per task, such as
+`OUT/walker-walk`. `MultiTaskStore` opens the folder as one data set.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class DMCCollectConfig(CollectConfig):
 
     Attributes:
         out: The folder of the data sets.
-        tasks: Names of tasks, `pretraining` (the paper's six) or `evaluation` (the ten of its Table 1).
-        kind: `random` (actions from U(-1, 1)), `exploratory` (a planner of growing skill, in place of the paper's
+        tasks: Names of tasks, `pretraining` (Premier-TACO's six) or `evaluation` (the ten of its Table 1).
+        kind: `random` (actions from U(-1, 1)), `exploratory` (a planner of growing skill, instead of Premier-TACO's
             DrQ-v2 replay) or `expert` (a planner with the true dynamics).
-        episodes: Training episodes per task. The defaults are the paper's: 20 for the kind `expert` (100 for humanoid
-            and dog), 200 for the other kinds.
-        steps: Actions per episode, each of two control steps; 500 at most.
+        episodes: Number of training episodes per task. The defaults are Premier-TACO's: 20 for the kind `expert` (100
+            for humanoid and dog), 200 for the other kinds.
+        steps: Number of actions per episode, each of two control steps; at most 500.
         size: Height and width of the images, in pixels.
-        camera: A camera of all the tasks' models, by name or number; DrQ-v2's choice by default.
+        camera: A camera that all tasks' models have, by name or number; by default DrQ-v2's choice.
         noise_first: Standard deviation of the noise of the least skilled exploratory episode.
         noise_last: Standard deviation of the noise of the most skilled exploratory episode.
-        least_return: Share of the highest possible return over `steps` that an expert's episode has to earn; an episode
-            that earns less is replaced by one in another scene.
-        planner: The planner's settings; each task's own by default.
+        least_return: Minimum return of an expert's episode, as a share of the highest possible return over `steps`; an
+            episode with less is replaced by one in another scene.
+        planner: The planner's settings; by default those of each task.
     """
 
     tasks: Names = Field(default=("pretraining",), min_length=1)
@@ -59,14 +59,14 @@ class DMCCollectConfig(CollectConfig):
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The one camera name of every data set, whichever camera is rendered, so that data sets combine."""
+        """The same camera name for every data set and rendered camera, so that data sets can be combined."""
         return ("camera",)
 
 
 def skill(number: int) -> float:
     """Return the skill of an exploratory episode, 0 to 1: evenly spread over any number of episodes.
 
-    0, 1/2, 1/4, 3/4, 1/8, ... (van der Corput's sequence), so that recording more does not change what was recorded.
+    Skills are 0, 1/2, 1/4, 3/4, 1/8, ... (van der Corput's sequence), so that more episodes do not change earlier ones.
     """
     digits = f"{number:b}"[::-1]
     return int(digits, 2) / 2 ** len(digits) if number else 0.0
@@ -76,16 +76,16 @@ class DMCActor(NoisyExpert):
     """An actor of one episode.
 
     - random: every action dimension from U(-1, 1), as for the paper's Figure 7.
-    - exploratory: in place of the replay buffer of a DrQ-v2 agent, from which Premier-TACO samples, a planner whose
-      skill s goes from 0 to 1 over the episodes: it samples 2 + s (samples - 2) plans a round, and Gaussian noise is
-      added whose standard deviation goes from `noise_first` to `noise_last`, as DrQ-v2's does.
-    - expert: the planner in full, with noise of standard deviation `noise`.
+    - exploratory: a planner whose skill s goes from 0 to 1 over the episodes, instead of the replay buffer of a DrQ-v2
+      agent that Premier-TACO samples from. The planner samples 2 + s (samples - 2) plans per round, and the standard
+      deviation of added Gaussian noise goes from `noise_first` to `noise_last`, as in DrQ-v2.
+    - expert: the planner with all its samples, and noise of standard deviation `noise`.
 
     Args:
         env: The environment.
         kind: One of these kinds.
-        number: Number of the episode, which decides its skill.
-        planner: The planner's settings; the task's own by default.
+        number: Number of the episode, which determines its skill.
+        planner: The planner's settings; by default the task's.
         noise: Standard deviation of the expert's noise.
         noise_first: Standard deviation of the noise of an unskilled exploratory episode.
         noise_last: Standard deviation of the noise of a skilled exploratory episode.
@@ -115,28 +115,28 @@ class DMCActor(NoisyExpert):
         super().__init__(self._planner.act, noise)
 
     def reset(self, seed: int) -> None:
-        """Begin an episode; the environment has been reset."""
+        """Begin an episode, after the environment was reset."""
         super().reset(seed)
         if self._planner is not None:
             self._planner.reset(seed)
 
 
 def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
-    """Record dm_control tasks as LeRobot v3 data sets, one a task, or continue where an interrupted call ended.
+    """Record dm_control tasks as LeRobot v3 data sets, one per task, or resume an interrupted recording.
 
-    Actions are float32 [T, A] as carried out, each for two control steps; rewards are summed over these. State is all
-    that the suite lets a policy observe. `meta/info.json` also keeps the configuration, versions, render settings,
-    planner, and every episode's return.
+    Actions are executed actions, float32 [T, A], each for two control steps; rewards are summed over these. The state
+    is all that the suite lets a policy observe. `meta/info.json` also stores the configuration, versions, render
+    settings, planner, and every episode's return.
 
-    Time: an expert that plans takes up to a second of a core an action (the dog's); random actions take milliseconds.
-    Disk: some megabytes an episode.
+    Time: an expert that plans takes up to a second of one core per action (for the dog); random actions take
+    milliseconds. Disk: some megabytes per episode.
 
     Returns:
         The folder of each task's data set.
 
     Raises:
-        BadInputError: When the configuration is wrong, a folder holds something else, or a worker dies.
-        MissingExtraError: When dm_control is not installed.
+        BadInputError: If the configuration is wrong, a folder holds something else, or a worker dies.
+        MissingExtraError: If dm_control is not installed.
     """
     jobs = {task: _DMCCollection(_single(config, task)) for task in resolve_dmc_tasks(config.tasks)}
     for job in jobs.values():
@@ -146,7 +146,7 @@ def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
 
 
 def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
-    """Return the settings of one task's data set, with its numbers of episodes and planner written out."""
+    """Return the settings of one task's data set, with its numbers of episodes and planner filled in."""
     expert = 100 if task.partition("-")[0] in HARD_DOMAINS else 20
     usual = expert if config.kind == "expert" else 200
     episodes = usual if config.episodes is None else config.episodes

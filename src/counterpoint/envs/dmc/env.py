@@ -1,10 +1,10 @@
 """The DeepMind Control Suite as `CameraEnv`s.
 
-As in Premier-TACO (Appendix C: 500 steps an episode) and DrQ-v2, each action is carried out for two of the suite's 1000
+As in Premier-TACO (Appendix C: 500 steps per episode) and DrQ-v2, each action is executed for two of the suite's 1000
 control steps and the reward is summed over them, so that a return lies between 0 and 1000.
 
-The suite's own renderer and `mujoco.Renderer` cannot share a process: the suite is imported with its renderer switched
-off, and images come from `FastRenderer`.
+The suite's renderer and `mujoco.Renderer` cannot run in the same process. So the suite is imported with its renderer
+switched off, and images come from `FastRenderer`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import import_extra, require, require_known
 
 PRETRAINING = ("acrobot-swingup", "finger-turn_hard", "hopper-stand", "walker-run", "humanoid-walk", "dog-stand")
-"""Premier-TACO's DMC-6 (section 4; Appendix C counts episodes of Humanoid Stand and Dog Walk, which are not in it)."""
+"""Premier-TACO's DMC-6 (section 4). Appendix C counts episodes of Humanoid Stand and Dog Walk, not part of DMC-6."""
 EVALUATION = (
     "finger-spin",
     "hopper-hop",
@@ -35,9 +35,9 @@ EVALUATION = (
     "quadruped-walk",
     "quadruped-run",
 )
-"""The ten tasks of Premier-TACO's Table 1, which lists Humanoid Walk, a pretraining task, as unseen too."""
+"""The ten tasks of Premier-TACO's Table 1, which also lists Humanoid Walk, a pretraining task, as unseen."""
 HARD_DOMAINS = ("humanoid", "dog")
-"""Domains of which the paper takes 100 demonstrations in place of 20."""
+"""Domains for which the paper uses 100 demonstrations instead of 20."""
 
 _INSTRUCTIONS = {
     "acrobot-swingup": "swing the two-link pendulum up and balance it",
@@ -81,7 +81,7 @@ class SuiteTask:
 
     @property
     def camera(self) -> int:
-        """Number of the usual camera, as in DrQ-v2's `dmc.py`; the dog's too."""
+        """Number of the usual camera, as in DrQ-v2's `dmc.py`, also for the dog."""
         return 2 if self.domain == "quadruped" else 0
 
 
@@ -90,12 +90,12 @@ TASKS = {name: SuiteTask(name, instruction) for name, instruction in _INSTRUCTIO
 
 
 def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of tasks, each once; `pretraining` (DMC-6) and `evaluation` (Table 1) are groups.
+    """Return names of tasks without repeats; `pretraining` (DMC-6) and `evaluation` (Table 1) are groups.
 
     The suite's spelling (`ball_in_cup-catch`), and underscores or spaces for hyphens (`Finger Turn Hard`), work too.
 
     Raises:
-        BadInputError: When a name is unknown.
+        BadInputError: If a name is unknown.
     """
     both = ((task, spelled) for task in TASKS.values() for spelled in (task.name, f"{task.domain}-{task.task}"))
     known: dict[str, tuple[str, ...]] = {_spelling(spelled): (task.name,) for task, spelled in both}
@@ -113,27 +113,27 @@ def _spelling(name: str) -> str:
 
 
 ACTION_REPEAT = 2
-"""Control steps of the suite that one action lasts."""
+"""Number of the suite's control steps per action."""
 HORIZON = 500
-"""Actions an episode: 1000 control steps."""
+"""Number of actions per episode: 1000 control steps."""
 
 
 class DMCEnv(MujocoEnv):
-    """A task of the suite, which has rewards alone: 0 to 2 an action, and no success.
+    """A task of the suite, which has only rewards, 0 to 2 per action, and no success.
 
-    An episode after `reset(seed)` (0 to 2^32 - 1) is the first episode of the suite's own environment loaded with
+    An episode after `reset(seed)` (0 to 2^32 - 1) is the first episode of the suite's environment loaded with
     `random=seed`. Actions are clipped to [-1, 1], the range of every actuator of these tasks. The state is all that the
-    suite lets a policy observe, in its order.
+    suite lets a policy observe, in the suite's order.
 
     Args:
         task: A name of `TASKS`, such as `walker-walk`.
         **options: See `Options`; cameras of the model by name or number, by default DrQ-v2's (2 for the quadruped, 0
-            elsewhere); 500 steps at most.
+            for other domains); at most 500 steps.
 
     Attributes:
-        task: The task as the suite calls it.
-        environment: The suite's own environment; `physics` is its simulation.
-        seconds: Simulated time that an action takes.
+        task: The suite's name of the task.
+        environment: The suite's environment; `physics` is its simulation.
+        seconds: Simulated time per action.
     """
 
     packages = ("dm_control", "mujoco", "numpy")
@@ -180,7 +180,7 @@ class DMCEnv(MujocoEnv):
             step = self.environment.step(control)
             total += float(step.reward)
             if step.last():
-                return total, False, step.discount == 0.0  # else its time is over
+                return total, False, step.discount == 0.0  # otherwise the time limit ended it
         return total, False, False
 
     def _scene(self) -> tuple[Any, Any]:
@@ -188,11 +188,11 @@ class DMCEnv(MujocoEnv):
 
 
 def import_suite() -> Any:
-    """Import `dm_control.suite` without a renderer of its own.
+    """Import `dm_control.suite` without its renderer.
 
     Raises:
-        MissingExtraError: When it is not installed.
-        BadInputError: When MuJoCo has no rendering backend that works here.
+        MissingExtraError: If dm_control is not installed.
+        BadInputError: If no rendering backend of MuJoCo works on this machine.
     """
     import_mujoco()
     chosen = os.environ.get("MUJOCO_GL", "")
@@ -204,7 +204,7 @@ def import_suite() -> Any:
 
 
 def _name_sensors(physics: Any) -> None:
-    """Fill the quadruped's cache of sensor names, which dm_control 1.0.28 fills with `np.in1d`: gone from numpy 2.4."""
+    """Fill the quadruped's cache of sensor names; dm_control 1.0.28 uses `np.in1d`, which numpy 2.4 does not have."""
     kinds, model = import_mujoco().mjtSensor, physics.model.ptr
     for wanted in ((kinds.mjSENS_GYRO, kinds.mjSENS_ACCELEROMETER), (kinds.mjSENS_FORCE, kinds.mjSENS_TORQUE)):
         numbers = tuple(int(kind) for kind in wanted)

@@ -1,12 +1,12 @@
 """An expert that needs no training: it plans with the true dynamics before every action.
 
-It is `MPPI` over `mujoco.rollout`. A plan's score is the sum of rewards over the horizon, plus the task's guide where
-the reward is sparse.
+The planner is `MPPI` over `mujoco.rollout`. A plan's score is the sum of rewards over the horizon, plus the task's
+guide if the reward is sparse.
 
 Each reward follows its task's `get_reward` in dm_control 1.0.28, for whole batches of rollouts. Positions and axes that
-the suite reads from the physics come from sensors added to the planner's copy of the model. A planner
-cannot tell plans apart by a reward that is zero almost everywhere. For such tasks `GUIDES` adds a small smooth term
-that grows towards the goal to the planner's score; no return includes it.
+the suite reads from the physics come from sensors added to the planner's copy of the model. If a reward is zero almost
+everywhere, it cannot distinguish plans. For such tasks `GUIDES` adds a small smooth term to the planner's score that
+grows towards the goal; returns do not include it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Readings:
     Attributes:
         positions: For each sensor, positions and velocities after each control step, float64 [B, T, n].
         forces: For each sensor, contact forces in the last simulation step of each control step, float64 [B, T, n].
-        controls: float64 [B, T, A], as carried out.
+        controls: Executed controls, float64 [B, T, A].
         model: The planner's `mujoco.MjModel`, with this episode's targets.
         task: The suite's task, with this episode's constants.
     """
@@ -90,7 +90,7 @@ def _little_control(seen: Readings) -> Any:
 
 
 def _at_least(value: Any, least: float, margin: float, *, at_margin: float = 0.0) -> Any:
-    """Return 1 from `least` on; below, the value falls linearly and is `at_margin` at `least - margin`."""
+    """Return 1 for values from `least` on; below, the result falls linearly to `at_margin` at `least - margin`."""
     return _tolerance(value, bounds=(least, _MOST), margin=margin, value_at_margin=at_margin, sigmoid="linear")
 
 
@@ -199,22 +199,22 @@ GUIDES: dict[str, Reward] = {
     "cup-catch": lambda seen: 0.2 * _tolerance(seen.gap("target", "ball"), margin=0.3, sigmoid="long_tail"),
     "reacher-hard": lambda seen: 0.3 * _reacher(seen, margin=0.1, sigmoid="long_tail"),
 }
-"""Task -> the planner's addition to the reward of a control step: float64 [B, T], 0.6 at most."""
+"""Task -> term that the planner adds to the reward of a control step: float64 [B, T], at most 0.6."""
 
 _PREFIX = "planner_"
-# What tasks change in their model when an episode begins: targets, their sizes, one joint's damping.
+# Parts of the model that tasks change when an episode begins: targets, their sizes, one joint's damping.
 _CHANGING = ("site_pos", "site_size", "geom_pos", "geom_size", "dof_damping")
 
 
 class TrueModel:
-    """The true dynamics of a task: rolls many plans out from its present state, at once.
+    """The true dynamics of a task: rolls out many plans in parallel from the task's current state.
 
-    The rollouts use a copy of the task's model with a few more sensors. Sensors do not act on the simulation, so that a
-    plan earns the same reward in the environment.
+    The rollouts use a copy of the task's model with a few more sensors. Sensors do not influence the simulation, so a
+    plan gets the same reward in the environment.
 
     Args:
         env: The task; its state does not change.
-        threads: Threads that simulate; 1 uses the calling thread.
+        threads: Number of threads that simulate; 1 uses the calling thread.
     """
 
     def __init__(self, env: DMCEnv, *, threads: int = 1) -> None:
@@ -224,14 +224,14 @@ class TrueModel:
         self._env = env
         self._reward, self._guide = REWARDS[env.task.name], GUIDES.get(env.task.name)
         self.model = _with_sensors(self._mujoco, env)
-        self._steps = int(env.environment._n_sub_steps)  # simulation steps a control step
+        self._steps = int(env.environment._n_sub_steps)  # simulation steps per control step
         self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # its threads end with it
         self._data = [self._mujoco.MjData(self.model) for _ in range(threads)]
         sensors = map(self.model.sensor, range(self.model.nsensor))
         self._places = {sensor.name: slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0]) for sensor in sensors}
 
     def rewards(self, plans: Array) -> tuple[Array, Array]:
-        """Return the suite's rewards and the planner's guides that plans earn from the task's present state.
+        """Return the suite's rewards and the planner's guides of plans from the task's current state.
 
         Args:
             plans: float [B, H, A] in [-1, 1]: H actions, each held for two control steps.
@@ -253,7 +253,7 @@ class TrueModel:
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
         state = np.empty(mujoco.mj_stateSize(true, kind))
         mujoco.mj_getState(true, data, state, kind)
-        # Sensors of positions lag one simulation step behind the state: one more shows the last control step's end.
+        # Position sensors lag one simulation step behind the state, so one more step shows the last control step's end.
         held = np.repeat(controls, steps, axis=1)
         held = np.concatenate([held, held[:, -1:]], axis=1)
         warm = np.array(data.qacc_warmstart)
@@ -296,8 +296,8 @@ SETTINGS: dict[str, MPPIConfig] = {
 }
 """Task -> settings that differ from the defaults.
 
-Swinging up takes seconds, a cheetah's action a fiftieth of one. A hopper gets up, and a finger spins, only by plans
-whose actions go from one end to the other.
+Swinging up takes seconds, while an action of the cheetah lasts 1/50 s. A hopper gets up, and a finger spins, only by
+plans whose actions use the whole range.
 """
 
 
@@ -311,8 +311,8 @@ class Planner(MPPI):
 
     Args:
         env: The task; planning does not change its state.
-        config: Settings; the task's own by default.
-        threads: Threads that simulate.
+        config: Settings; by default the task's.
+        threads: Number of threads that simulate.
     """
 
     def __init__(self, env: DMCEnv, config: MPPIConfig | None = None, *, threads: int = 1) -> None:

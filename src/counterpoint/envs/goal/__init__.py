@@ -1,1 +1,1 @@
-"""Goal-reaching environments: gymnasium-robotics' Fetch and mazes, and your own."""
+"""Goal-reaching environments: gymnasium-robotics' Fetch and mazes, and user-defined environments."""

@@ -1,8 +1,9 @@
 """Record PointMaze data with a waypoint controller: `counterpoint collect pointmaze`.
 
-The suite `navigate` goes from a random cell to a random goal, and on to further random cells until the time is over.
-`stitch` does the same inside one of several parts of the maze, so that an agent has to put trajectories together. Each
-part overlaps with the next one in the cells at some distances from the start, which every way between them crosses.
+In the suite `navigate`, the controller goes from a random cell to a random goal, and then to further random cells until
+the episode ends. In `stitch`, it does the same within one of several parts of the maze, so that an agent must combine
+trajectories. Each part overlaps with the next one in the cells at certain distances from the start, which every path
+between the parts crosses.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from counterpoint.workers import in_worker
 
 @dataclass(frozen=True)
 class StitchPlan:
-    """A maze cut in parts, each of which overlaps with the next one.
+    """A maze divided into parts, each of which overlaps with the next one.
 
     Attributes:
         start: The cell from which distances are counted, in the first part.
@@ -51,7 +52,7 @@ class StitchPlan:
 
     @property
     def goals(self) -> tuple[Cell, ...]:
-        """Cells where evaluation ends: those in the last part that are not in the part before and do not touch it.
+        """Cells where evaluation ends: cells of the last part that are not in the previous part and do not touch it.
 
         So a ball in the overlap is never near the goal.
         """
@@ -62,21 +63,21 @@ class StitchPlan:
 def plan_stitching(
     grid: MazeGrid, start: Cell | None = None, goal: Cell | None = None, *, parts: int = 2, overlap: int = 1
 ) -> StitchPlan:
-    """Cut a maze by the distance from a start, in cells, into parts of equal length.
+    """Divide a maze by the distance from a start, in cells, into parts of equal length.
 
     A part holds the connected cells around the shortest path from start to goal. Parts that are not neighbours share no
-    cell, so a way from the first part to the last one leaves every part.
+    cell, so no part contains a whole path from the first part to the last one.
 
     Args:
         grid: The maze.
-        start: The cell from which distances are counted; the first free cell where `None`.
-        goal: The cell where the last part ends; the cell farthest from the start (the first of them) where `None`.
+        start: The cell from which distances are counted; by default the first free cell.
+        goal: The cell where the last part ends; by default the (first) cell farthest from the start.
         parts: Number of parts.
         overlap: Number of cells to either side of a cut that both parts share.
 
     Raises:
-        BadInputError: When start and goal are not free, connected and far enough from one another: every part has
-            cells of its own, and the goal lies two cells beyond the last overlap at least.
+        BadInputError: If start and goal are not free, connected and far enough apart: every part must have cells that
+            no other part has, and the goal must be at least two cells beyond the last overlap.
     """
     where, hint = "stitching", "choose other cells, fewer parts or less overlap"
     start = grid.free[0] if start is None else start
@@ -112,7 +113,7 @@ def joining_episodes(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: Stit
 
 
 def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> None:
-    """Raise a `BadInputError` that names the first trajectory that leaves its part, if there is one."""
+    """Raise `BadInputError` if a trajectory leaves its part; the message names the first such trajectory."""
     joining = joining_episodes(episodes, grid, plan)
     found, expected = f"a trajectory that no part contains ({len(joining)} such episodes)", "trajectories inside a part"
     require(
@@ -127,13 +128,13 @@ class PointMazeCollect(CollectConfig):
         out: The folder to write: a Minari data set in `train` and one in `val`.
         maze: Name of the PointMaze.
         suite: `navigate` or `stitch`.
-        steps: Transitions per episode.
-        repeat: Steps of the maze that an action lasts: fewer decisions for the same way.
+        steps: Number of transitions per episode.
+        repeat: Number of simulation steps per action; with more, the same path takes fewer actions.
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
-        parts: Parts of the maze in the suite `stitch`; no trajectory leaves the part in which it begins.
-        start: Cell (row, column) of the first part, from which distances are counted; the first free cell where `None`.
-        goal: Cell of the last part; the farthest from the start where `None`.
-        overlap: Cells on either side of a cut that both its parts share.
+        parts: Number of parts of the maze in the suite `stitch`; no trajectory leaves the part in which it begins.
+        start: Cell (row, column) of the first part, from which distances are counted; by default the first free cell.
+        goal: Cell of the last part; by default the farthest from the start.
+        overlap: Number of cells on each side of a cut that both parts share.
     """
 
     maze: Literal["UMaze", "Open", "Medium", "Large"] = "UMaze"
@@ -163,16 +164,16 @@ class PointMazeCollect(CollectConfig):
 def collect_pointmaze(config: PointMazeCollect) -> Path:
     """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
 
-    Beside the data lies `collect.json` with the notes that `collect` keeps on every data set (episodes that strayed
-    count as `dropped`) and, under `evaluation`, the environment on which to evaluate.
+    The folder also has `collect.json` with the metadata that `collect` stores for every data set (episodes that left
+    their part count as `dropped`) and, under `evaluation`, the environment for evaluation.
 
-    Time on two cores: under a second an episode. Disk: about 40 kB an episode.
+    Time on two cores: under a second per episode. Disk: about 40 kB per episode.
 
     Raises:
-        BadInputError: When the folder holds something else, or the maze cannot be cut.
-        MissingExtraError: When the simulator or the package that writes Minari's format is not installed.
+        BadInputError: If the folder holds something else, or the maze cannot be divided into the parts.
+        MissingExtraError: If the simulator or the package that writes Minari's format is not installed.
     """
-    import_minari()  # before an hour of recording that could not be written
+    import_minari()  # fails before an hour of recording, not after it
     return collect(_MazeCollection(config))
 
 
@@ -189,7 +190,7 @@ def maze_of(config: PointMazeCollect) -> tuple[MazeGrid, StitchPlan | None, tupl
 
 
 def evaluation_env(config: PointMazeCollect) -> EnvConfig:
-    """Return the environment on which to evaluate: for `stitch`, from the first part to the last one."""
+    """Return the environment for evaluation: for `stitch`, from the first part to the last one."""
     plan = maze_of(config)[1]
     cells = {} if plan is None else {"start_cells": plan.starts, "goal_cells": plan.goals}
     return EnvConfig(name=config.env_id, repeat=config.repeat, **cells)
@@ -206,7 +207,7 @@ class _MazeCollection(Collection):
         return 50.0 / self.config.repeat  # PointMaze's `render_fps`
 
     def identity(self) -> dict[str, Any]:
-        maze_of(self.config)  # refuses a maze that cannot be cut
+        maze_of(self.config)  # raises if the maze cannot be divided
         return super().identity()
 
     def make(self, task: str) -> Env:
@@ -214,7 +215,7 @@ class _MazeCollection(Collection):
         return make_goal_env(EnvConfig(name=task, repeat=self.config.repeat, max_episode_steps=steps))
 
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
-        """Drive to the commanded goal, then on to random cells of the part; give the episode up if the ball strays."""
+        """Drive to the commanded goal, then to random cells of the part; drop the episode if the ball leaves it."""
         grid, _, controllers = maze_of(self.config)
         controller, rng = controllers[slot.number % len(controllers)], sample_rng(seed, 0, "controller")
         part = controller.cells
@@ -242,7 +243,7 @@ class _MazeCollection(Collection):
         )
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
-        """Write the splits after a check that no episode leaves its part."""
+        """Check that no episode leaves its part, then write the splits."""
         config, (grid, plan, _) = self.config, maze_of(self.config)
         with Beside(folder) as beside:
             made = Path(beside) / folder.name
@@ -261,7 +262,7 @@ class _MazeCollection(Collection):
                     dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
                     about={key: value for key, value in info.items() if key != "episodes"},
                 )
-                # HDF5 crashes its process where something else fills the disk while it writes.
+                # HDF5 crashes its process if something else fills the disk during writing.
                 hint = "free some space, then run the same command again"
                 in_worker(write, made / split, episodes, timeout=None, expected="a disk with room", hint=hint)
             note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}

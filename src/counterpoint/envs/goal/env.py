@@ -1,6 +1,6 @@
-"""Goal-reaching environments in one form: `make_goal_env(EnvConfig(name="FetchPush-v4"))`.
+"""Goal-reaching environments with one interface: `make_goal_env(EnvConfig(name="FetchPush-v4"))`.
 
-Any gymnasium environment will do whose observations are dictionaries with `observation`, `achieved_goal` and
+Any gymnasium environment can be used if its observations are dictionaries with `observation`, `achieved_goal` and
 `desired_goal` (gymnasium-robotics' Fetch and mazes, or your own).
 """
 
@@ -35,8 +35,8 @@ Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
 
 KEYS = ("observation", "achieved_goal", "desired_goal")
-_SLACK = 1e-5  # by which an action may leave the box: rounding
-_VIDEO_SIZE = 240  # pixels of `render` where agents see states
+_SLACK = 1e-5  # tolerance for actions outside the box, due to rounding
+_VIDEO_SIZE = 240  # pixels of `render` if agents observe states
 _POOL_SEED, _POOL_EPISODES, _POOL_STEPS = 2**30, 20, 50
 
 
@@ -47,19 +47,19 @@ class EnvConfig(FrozenConfig):
         name: The environment's gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`. For `module:MyEnv-v0`,
             the module is imported first, to register the environment. OGBench's ids are `ogbench:pointmaze-medium-v0`
             and so on.
-        observations: `state`, or `image`: an image, and then goals are images too.
-        goals: `coordinates`: the coordinates of the thing to be moved; `state`: the whole observation, also for the
-            commanded goal; `state_zero_padded`: whole observations in training, and as command the coordinates with
-            zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
-        corruption: Probability with which each observation is replaced by another one.
-        repeat: Steps of the environment that an action lasts, fewer at the end of an episode. The agent sees the state
-            after the last of these steps, and success is judged by this state.
-        max_episode_steps: Length of an episode in steps of the environment; the environment's own length where `None`.
-        image_size: Height and width of images; the agents' convolutions need 36 pixels.
-        start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
-        goal_cells: Cells of the goals.
-        success_distance: Distance within which a goal counts as reached. By default the environment's own
-            `info["is_success"]` decides, or its own distance if it has none.
+        observations: `state` for state vectors, or `image` for images; with `image`, goals are images too.
+        goals: `coordinates`: the coordinates of the object to move; `state`: the whole observation, also for the
+            commanded goal; `state_zero_padded`: whole observations in training, but coordinates padded with zeros as
+            commanded goals (the TD InfoNCE authors' form, an inconsistency kept for comparison).
+        corruption: Probability that an observation is replaced by another one.
+        repeat: Number of environment steps per action, fewer at the end of an episode. The agent observes the state
+            after the last of these steps, which also determines success.
+        max_episode_steps: Length of an episode in environment steps; by default the environment's length.
+        image_size: Height and width of images in pixels; the agents' convolutions need at least 36.
+        start_cells: (row, column) of the maze's cells where episodes begin; if empty, the maze's default rule.
+        goal_cells: (row, column) of the cells of goals; if empty, the maze's default rule.
+        success_distance: Distance within which a goal counts as reached. By default, success is the environment's
+            `info["is_success"]`, or is determined by the task's default distance if there is none.
     """
 
     name: str
@@ -85,18 +85,18 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
     """Make an environment. `functools.partial(make_goal_env, config)` can be sent to a worker process.
 
     Observations are `{"observation", "achieved_goal", "desired_goal"}`: float32 [O] and [G], or uint8
-    [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer from 0 on). The reward is 1 at a reached
-    goal and 0 elsewhere. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
-    Euclidean distance of achieved from desired coordinates, in the environment's unit (metres); both are of the
-    true state, whatever is observed.
+    [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer from 0 on). The reward is 1 if the goal is
+    reached, otherwise 0. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
+    Euclidean distance between achieved and desired coordinates, in the environment's unit (metres). Both refer to the
+    true state, even if observations are images or corrupted.
 
     Args:
-        config: The environment's name and form.
+        config: The environment's name and settings.
         env: An environment, or a function that makes one, instead of the environment named in `config.name`.
 
     Raises:
-        BadInputError: If the environment does not exist, has no goals, or cannot take that form.
-        MissingExtraError: When the simulator is not installed.
+        BadInputError: If the environment does not exist, has no goals, or does not support these settings.
+        MissingExtraError: If the simulator is not installed.
     """
     if env is None:
         env = _registered(config)
@@ -138,13 +138,13 @@ def _registered(config: EnvConfig) -> Env:
         hint = "install what it needs" if newest == own else f"choose {newest}"
         raise BadInputError(f"env {name}", found, "one that runs here", hint) from error
     written = getattr(env.unwrapped, "tmp_xml_file_path", None)
-    if written:  # mazes leave their model behind in the folder for temporary files
+    if written:  # mazes leave their model file in the temporary folder
         Path(written).unlink(missing_ok=True)
     return OGBenchGoals(env) if module == PREFIX else env
 
 
 def _with_standard_actions(name: str, env: Env) -> Env:
-    """Return an environment with goals that takes actions in [-1, 1], or counted from 0 where they are discrete."""
+    """Return a goal environment with actions in [-1, 1], or, for discrete actions, integers from 0."""
     where, seen, space = f"env {name}", env.observation_space, env.action_space
     if not isinstance(seen, spaces.Dict) or not set(KEYS) <= set(seen):
         found = f"observations without goals ({list(seen) if isinstance(seen, spaces.Dict) else type(seen).__name__})"
@@ -170,13 +170,13 @@ def _with_standard_actions(name: str, env: Env) -> Env:
 
 
 def _import(name: str, module: str) -> None:
-    """Import the module that registers an environment, from the current folder too."""
+    """Import the module that registers an environment; it may be in the current folder."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # at the end, so that nothing there hides an installed module
+        sys.path.append(here)  # at the end, so that installed modules take precedence
     try:
         importlib.import_module(module)
-    except Exception as error:  # a module raises whatever its code does
+    except Exception as error:  # a module may raise anything
         found = f"module {module}, whose import failed ({type(error).__name__}: {error})"
         expected, hint = "a module that registers the environment", "install it, or run the command in its folder"
         raise BadInputError(f"env {name!r}", found, expected, hint) from error
@@ -186,13 +186,13 @@ def _render_modes(own: str) -> list[str]:
     entry = gymnasium.registry[own].entry_point
     try:
         creator = registration.load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, gymnasium.error.Error):  # `gymnasium.make` will say so
+    except (ImportError, gymnasium.error.Error):  # `gymnasium.make` will report it
         return []
     return list(getattr(creator, "metadata", {}).get("render_modes", ()))
 
 
 class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """A goal-reaching environment in the form that `make_goal_env` promises, which makes it."""
+    """A goal-reaching environment with the interface described in `make_goal_env`, which creates it."""
 
     def __init__(self, env: Env, config: EnvConfig) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, config=config)
@@ -213,7 +213,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
-        """Return `rgb_array` where the environment can render."""
+        """Return `rgb_array` if the environment can render, otherwise `None`."""
         return "rgb_array" if self.task.view is not None else self.env.render_mode
 
     def reset(
@@ -230,7 +230,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         """Take one step.
 
         Raises:
-            BadInputError: When the action is not in the box, or the simulation blew up.
+            BadInputError: If the action is not in the action box, or the simulation became unstable.
         """
         self._require_valid(action)
         for _ in range(self.config.repeat):
@@ -244,7 +244,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         """Return an image of the scene: uint8 [size, size, 3].
 
         Raises:
-            BadInputError: When no graphics context can be made.
+            BadInputError: If no OpenGL context can be created.
         """
         if self.task.view is None:
             return self.env.render()
@@ -293,10 +293,10 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         return padded
 
     def _at_goal(self) -> NDArray[Any]:
-        """Return the observation at the reached goal; the simulation is left exactly as it was."""
+        """Return the observation at the reached goal; the simulation's state is restored exactly."""
         body = self.task.body
         kept = body.data
-        # The copy holds all of MjData: derived quantities, contacts and warm starts too, not the state alone.
+        # The copy holds all of MjData, including derived quantities, contacts and warm starts, not only the state.
         body.data = copy.copy(kept)
         try:
             self.task.stand_at_goal()
@@ -357,19 +357,19 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 class CorruptedObservations(
     gymnasium.Wrapper[Observation, Any, Observation, Any], gymnasium.utils.RecordConstructorArgs
 ):
-    """A wrapper that replaces observations by others that were seen; `info["corrupted"]` says when.
+    """A wrapper that replaces observations by other observations; `info["corrupted"]` is True for replaced ones.
 
-    TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. Read here
-    as: each observation, the first of an episode included, is replaced with that probability by one sampled uniformly
-    from a pool of observations that this environment has shown. The achieved goal, which is part of what an agent sees
-    of itself, is replaced with it; the desired goal is not. Reward, success and distance are of the true state.
+    TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. Here, each
+    observation, including the first of an episode, is replaced with that probability by one sampled uniformly from a
+    pool of this environment's observations. The achieved goal, which is part of the observation, is replaced too; the
+    desired goal is not. Reward, success and distance refer to the true state.
 
-    The pool is filled before the first episode, with uniformly random actions and fixed seeds: it is the same in every
-    process, during training and evaluation, and after a run was resumed.
+    The pool is filled before the first episode, with uniformly random actions and fixed seeds. So it is the same in
+    every process, in training and evaluation, and after a run is resumed.
 
     Args:
         env: A goal environment.
-        probability: Probability with which an observation is replaced.
+        probability: Probability that an observation is replaced.
     """
 
     def __init__(self, env: gymnasium.Env[Observation, Any], probability: float) -> None:
@@ -382,7 +382,7 @@ class CorruptedObservations(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; `seed` decides the corruption too."""
+        """Begin an episode; `seed` also determines the corruption."""
         self.pool = self.pool or self._explore()
         if seed is not None:
             self._rng = sample_rng(seed, 0, "corruption")
@@ -395,7 +395,7 @@ class CorruptedObservations(
         return observation, float(reward), terminated, truncated, info
 
     def _corrupt(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
-        # Both numbers are sampled each time, so that one step's fate does not shift those after it.
+        # Both numbers are sampled at every step, so that one step's corruption does not affect later steps.
         replaced, which = self._rng.random() < self.probability, self._rng.integers(len(self.pool))
         info["corrupted"] = bool(replaced)
         other = {key: value.copy() for key, value in self.pool[which].items()} if replaced else {}
@@ -420,11 +420,11 @@ class CorruptedObservations(
 def spaces_of(env: Env) -> Spaces:
     """Return the spaces of an agent for this environment.
 
-    `success_distance` is for goal coordinates. It is 0 for states and images, which only an equal state or image
-    reaches.
+    `success_distance` is for goal coordinates. It is 0 if goals are states or images, which count as reached only by an
+    equal state or image.
 
     Raises:
-        BadInputError: When it was not made by `make_goal_env`.
+        BadInputError: If the environment was not made by `make_goal_env`.
     """
     inner: Any = env
     while isinstance(inner, gymnasium.Wrapper) and not isinstance(inner, GoalEnv):
@@ -453,12 +453,12 @@ def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
 
 
 def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
-    """Return n goal environments side by side; if n is above 1, each runs in a process of its own."""
+    """Return n parallel goal environments; if n is above 1, each runs in a separate process."""
     return VectorEnv(partial(make_goal_env, config), n, processes=n > 1, timeout=timeout)
 
 
 def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return settings for another environment, without the cells, which belong to one maze."""
+    """Return settings for another environment, without cells, which are specific to one maze."""
     cells = ("start_cells", "goal_cells")
     return {key: value for key, value in env.items() if name == env.get("name") or key not in cells} | {"name": name}
 
@@ -467,7 +467,7 @@ def matched(wanted: Spaces, found: Spaces, data: str) -> Spaces:
     """Return the environment's spaces if the data set or agent has the same spaces.
 
     Raises:
-        BadInputError: When observations, goals or actions differ.
+        BadInputError: If observations, goals or actions differ.
     """
     for name in ("observation", "goal", "action", "discrete"):
         ours, theirs = getattr(wanted, name), getattr(found, name)

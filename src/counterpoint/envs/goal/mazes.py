@@ -35,7 +35,7 @@ class MazeGrid:
         """Return the maze of an environment.
 
         Raises:
-            BadInputError: When the environment is not a maze.
+            BadInputError: If the environment is not a maze.
         """
         maze: Any = getattr(env.unwrapped, "maze", None)
         where, expected = f"env {type(env.unwrapped).__name__}", "a PointMaze or AntMaze environment"
@@ -44,7 +44,7 @@ class MazeGrid:
 
     @property
     def free(self) -> tuple[Cell, ...]:
-        """Cells that are no wall, row by row."""
+        """Cells that are not walls, row by row."""
         return tuple((row, column) for row, cells in enumerate(self.rows) for column, c in enumerate(cells) if c != 1)
 
     def centre(self, cell: Cell) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ class MazeGrid:
 
         Args:
             source: The cell at distance 0.
-            within: Cells that may be entered; all free cells where `None`.
+            within: Cells that may be entered; by default all free cells.
         """
         allowed = set(self.free if within is None else within)
         found, frontier = {source: 0}, deque([source])
@@ -90,7 +90,7 @@ class MazeGrid:
 
 
 def around(cell: Cell) -> list[Cell]:
-    """Return the four cells beside a cell."""
+    """Return the four neighbours of a cell."""
     row, column = cell
     return [(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)]
 
@@ -98,19 +98,19 @@ def around(cell: Cell) -> list[Cell]:
 class WaypointController:
     """A controller that drives the PointMaze ball along a shortest path, from cell to cell and then to the goal.
 
-    It has no memory: its action depends on position, speed and goal alone. A ball that has
-    strayed from the cells it may enter is driven to the middle of the nearest permitted cell.
+    It has no memory: its action depends only on position, speed and goal. If the ball is outside the permitted cells,
+    it is driven to the middle of the nearest permitted cell.
 
     Args:
         grid: The maze.
-        within: Cells that may be entered; all free cells where `None`.
+        within: Cells that may be entered; by default all free cells.
 
     Attributes:
         cells: The cells that may be entered.
     """
 
-    # Action per metre of distance, and per metre a second of speed: the ball, whose speed is limited to 5 m/s and
-    # whose force to 1, begins to brake half a metre before the goal.
+    # Action per metre of distance, and per m/s of speed. The ball's speed is limited to 5 m/s and its force to 1; it
+    # begins to brake half a metre before the goal.
     stiffness, damping = 10.0, 1.0
 
     def __init__(self, grid: MazeGrid, within: Sequence[Cell] | None = None) -> None:
@@ -123,7 +123,7 @@ class WaypointController:
         """Begin episodes; the controller has no memory to reset."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return True for every row: every observation is read."""
+        """Return True for every row, since every observation is read."""
         return [True] * len(rows)
 
     def act(
@@ -141,7 +141,7 @@ class WaypointController:
         return np.asarray(pull.clip(-1, 1), np.float32)
 
     def waypoint(self, here: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the point to make for on the way from one point to another."""
+        """Return the next point to drive to on the way from `here` to `goal`."""
         cell, last = self.grid.cell_of(here), self.grid.cell_of(goal)
         if cell == last:
             return np.asarray(goal, np.float64)

@@ -1,8 +1,8 @@
 """Families of goal-reaching simulations: cameras, distances, and states at a reached goal.
 
-Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. The tasks stay
-gymnasium-robotics' own (start positions, goals, distance in three dimensions): the authors' image forms change them
-(`docs/environments.md`).
+Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. The tasks are those of
+gymnasium-robotics (start positions, goals, distance in three dimensions), which the authors change in their image
+environments (`docs/environments.md`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Raw = Mapping[str, NDArray[Any]]
 
 
 class GoalTask:
-    """Base class of goal tasks, for any gymnasium environment with goals; the families known here derive from it.
+    """Base class of goal tasks, for any gymnasium environment with goals; the families in this file derive from it.
 
     Args:
         simulation: The unwrapped gymnasium environment.
@@ -34,13 +34,13 @@ class GoalTask:
     """
 
     success_distance: float | None = None
-    """Distance within which the goal counts as reached, in metres or the task's own unit."""
+    """Distance within which the goal counts as reached, in metres or the task's unit."""
     view: View | None = None
-    """The camera; a task without one has no image form."""
+    """The camera; a task without a camera does not support images."""
     goal_slots: ClassVar[tuple[slice, ...]] = ()
-    """The parts of an observation into which the authors put goal coordinates when they zero-pad them."""
+    """The parts of an observation that the authors fill with goal coordinates in zero-padded goals."""
     can_stand_at_goal: ClassVar[bool] = False
-    """True where `stand_at_goal` works, which goals in the form of states and images need."""
+    """True if `stand_at_goal` is implemented, which is needed for goals that are states or images."""
 
     def __init__(self, simulation: Any) -> None:
         self.simulation = self.body = simulation
@@ -62,14 +62,14 @@ class GoalTask:
         raise NotImplementedError
 
     def stand_at_goal(self) -> None:
-        """Put the simulation at rest into a state that reaches its goal; the caller has replaced its `MjData`."""
+        """Set the simulation to a state at rest that reaches its goal; the caller has replaced its `MjData`."""
         raise NotImplementedError
 
     def before_rendering(self) -> None:
-        """Update the parts that images show, and none on which the dynamics depend."""
+        """Update parts that images show, without any effect on the dynamics."""
 
     def hide_markers(self) -> None:
-        """Hide the marks that no real camera would see, above all the mark at the goal."""
+        """Hide the markers that a real camera would not see, such as the marker at the goal."""
 
     def _come_to_rest(self) -> None:
         self.simulation.data.qvel[:] = 0
@@ -94,7 +94,7 @@ class MazeTask(GoalTask):
 
     @staticmethod
     def arguments(name: str) -> dict[str, Any]:
-        """Return arguments by which a reached goal neither ends the episode nor moves; episodes have one length."""
+        """Return arguments with which a reached goal neither ends the episode nor moves, for episodes of one length."""
         arguments: dict[str, Any] = {"continuing_task": True, "reset_target": False}
         if name.startswith("AntMaze") and name.endswith("-v5"):
             # 29 numbers with the position, as in D4RL and in versions 3 and 4, instead of 107.
@@ -107,12 +107,12 @@ class MazeTask(GoalTask):
         return dict(self.simulation._get_obs(seen[0] if isinstance(seen, tuple) else seen))
 
     def stand_at_goal(self) -> None:
-        """Stand at the goal, at rest, in the posture in which episodes begin."""
+        """Set the body at rest at the goal, in the initial posture of episodes."""
         self.simulation.data.qpos[:] = [*self.simulation.goal, *self.body.init_qpos[2:]]
         self._come_to_rest()
 
     def before_rendering(self) -> None:
-        """Move the bodies to the observed state, which a step of the simulator leaves one step ahead."""
+        """Move the bodies to the observed state; after a simulator step they lag one step behind it."""
         import_mujoco().mj_kinematics(self.simulation.model, self.simulation.data)
 
     def hide_markers(self) -> None:
@@ -133,7 +133,7 @@ class AntMazeTask(MazeTask):
     moving = "ant_env"
 
     def observation(self, raw: Raw) -> NDArray[np.float32]:
-        """Put the position, which gymnasium-robotics leaves to the achieved goal, back in front: float32 [29]."""
+        """Return the observation with the position in front, which gymnasium-robotics leaves out: float32 [29]."""
         return np.concatenate([raw["achieved_goal"], raw["observation"]]).astype(np.float32)
 
 
@@ -154,7 +154,7 @@ class FetchTask(GoalTask):
 
     def __init__(self, simulation: Any) -> None:
         super().__init__(simulation)
-        model = simulation.model  # the cross at the point to which the gripper is pulled, elsewhere after each reset
+        model = simulation.model  # hide the cross at the gripper's target point
         model.geom_rgba[model.geom_bodyid == model.body("robot0:mocap").id] = 0
 
     def read(self) -> Raw:
@@ -162,7 +162,7 @@ class FetchTask(GoalTask):
         return dict(self.simulation._get_obs())
 
     def stand_at_goal(self) -> None:
-        """Move the gripper to the goal by the task's own actions, so that every goal is one the robot can reach."""
+        """Move the gripper to the goal by the task's actions, so that the robot can reach every goal."""
         simulation = self.simulation
         for _ in range(_MOST_STEPS):
             offset = simulation.goal + self.above - simulation.data.site("robot0:grip").xpos
@@ -197,8 +197,8 @@ class SlideTask(FetchTask):
 class PushTask(SlideTask):
     """FetchPush: a reached goal has the block at the goal and the closed gripper 6 cm above the block's middle."""
 
-    # The authors' camera (lookat 1.25, 0.8, 0.4; distance 0.65; elevation -40) fits their own starts and goals.
-    # It leaves 10% of this task's starts and 4% of its goals outside the image; this one shows them all.
+    # The authors' camera (lookat 1.25, 0.8, 0.4; distance 0.65; elevation -40) fits the authors' starts and goals.
+    # It leaves 10% of this task's starts and 4% of its goals outside the image; this camera shows them all.
     view = View((1.345, 0.75, 0.44), distance=0.75, azimuth=90, elevation=-45)
     above = np.array([0.0, 0.0, 0.06])
 
@@ -228,11 +228,11 @@ FETCH_TASKS: dict[str, type[FetchTask]] = {
     "FetchSlide": SlideTask,
 }
 FAMILIES: dict[str, type[GoalTask]] = {**FETCH_TASKS, "PointMaze": PointMazeTask, "AntMaze": AntMazeTask}
-"""Family -> its tasks; a family is the part of an environment's name before the first underscore or hyphen."""
+"""Family -> its task class; a family is the part of an environment's name before the first underscore or hyphen."""
 
 
 def task_of(name: str) -> type[GoalTask]:
-    """Return the family of an environment's name; `GoalTask` if it belongs to no family."""
+    """Return the task class of an environment's name; `GoalTask` if the name belongs to no family."""
     return FAMILIES.get(name.rpartition(":")[2].split("_")[0].split("-")[0], GoalTask)
 
 
@@ -243,13 +243,13 @@ PREFIX = "ogbench"
 class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """An OGBench environment (Park et al., ICLR 2025), such as `ogbench:pointmaze-medium-v0`, as a goal environment.
 
-    Observations are `observation`, `achieved_goal` and `desired_goal`; a goal is a whole observation, as there. An
-    episode is one of the environment's five tasks, a start and a goal in the maze with noise, drawn uniformly by the
-    episode's seed. It ends when the goal is reached: within a quarter of a cell in `pointmaze`, so that success at some
-    step is success at the end.
+    Observations are `observation`, `achieved_goal` and `desired_goal`; as in OGBench, a goal is a whole observation. An
+    episode is one of the environment's five tasks: a start and a goal in the maze, with noise. The task is drawn
+    uniformly by the episode's seed. The episode ends when the goal is reached (within a quarter of a cell in
+    `pointmaze`), so that success at any step is success at the end.
 
-    OGBench draws tasks and noise from NumPy's global generator. Here they follow from the seed of `reset`, and that
-    generator is left as it was.
+    OGBench draws tasks and noise from NumPy's global generator. Here they depend on the seed of `reset`, and the state
+    of the global generator is restored.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -260,17 +260,17 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
         self._rng, self._goal = np.random.default_rng(), np.empty(0)
         written = Path(getattr(env.unwrapped, "fullpath", ""))
         if written.parent == Path(tempfile.gettempdir()):
-            written.unlink(missing_ok=True)  # the maze's model, which it leaves behind
+            written.unlink(missing_ok=True)  # the maze's model file, which OGBench does not delete
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the task `options["task_id"]`, from 1 on, or of a task that the seed chooses."""
+        """Begin an episode of the task `options["task_id"]`, counted from 1, or of a task chosen by the seed."""
         if seed is not None:
             self._rng = sample_rng(seed, 0, "task")
         task = int(self._rng.integers(self.unwrapped.num_tasks)) + 1  # type: ignore[attr-defined]
         noise, posture = map(int, self._rng.integers(2**31, size=2))
         before = np.random.get_state()
         np.random.seed(noise)
-        self.env.action_space.seed(posture)  # of the random steps before a goal is observed
+        self.env.action_space.seed(posture)  # for the random steps before a goal is observed
         try:
             seen, info = self.env.reset(seed=seed, options={"task_id": task, **(options or {})})
         finally:

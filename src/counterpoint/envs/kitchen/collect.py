@@ -17,10 +17,10 @@ class KitchenCollectConfig(ExpertCollectConfig):
 
     Attributes:
         tasks: Names of the kitchen's tasks, or `all` for all five.
-        after_success: Frames that still show the task solved, after which the episode ends; by default the number of an
-            episode's actions, so that all episodes have the papers' length.
-        play: Other tasks, drawn anew, that the experts carry out before every episode: play data. The arm then begins
-            anywhere and needs more steps, such as 80.
+        after_success: Number of frames recorded after the task is solved, before the episode ends; by default the
+            number of an episode's actions, so that all episodes have the papers' length.
+        play: Number of other tasks, sampled for each episode, that the experts carry out first, for play data. The arm
+            then begins in any pose and needs more steps, such as 80.
     """
 
     tasks: Names = Field(default=("all",), min_length=1)
@@ -31,18 +31,18 @@ class KitchenCollectConfig(ExpertCollectConfig):
 
 
 def collect_kitchen(config: KitchenCollectConfig) -> Path:
-    """Record the kitchen's scripted experts as a LeRobot v3 data set, or continue where an interrupted call ended.
+    """Record the kitchen's scripted experts as a LeRobot v3 data set, or resume an interrupted recording.
 
-    Actions are float32 [T, 9] as carried out, velocities of seven joints and two fingers; state is float32 [T, 9],
-    their positions; the environment state is the state of the handles (see `KitchenEnv`). There are 12.5 actions a
-    second; the data set says 12 frames. `meta/info.json` also keeps the configuration, versions, render settings and
-    canary.
+    Actions are executed actions, float32 [T, 9]: velocities of seven joints and two fingers. The state is their
+    positions, float32 [T, 9]. The environment state is the state of the handles (see `KitchenEnv`). There are 12.5
+    actions per second; the data set records 12 frames per second. `meta/info.json` also stores the configuration,
+    versions, render settings and canary.
 
-    Time on two cores: about 3 s an episode of 112 pixels. Disk: about 0.2 MB an episode.
+    Time on two cores: about 3 s per episode at 112 pixels. Disk: about 0.2 MB per episode.
 
     Raises:
-        BadInputError: When the configuration is wrong, the folder holds something else, or a worker dies.
-        MissingExtraError: When gymnasium-robotics is not installed.
+        BadInputError: If the configuration is wrong, the folder holds something else, or a worker dies.
+        MissingExtraError: If gymnasium-robotics is not installed.
     """
     tasks = tuple(TASKS) if config.tasks == ("all",) else tuple(dict.fromkeys(map(resolve_kitchen, config.tasks)))
     cameras = choose_cameras(config.cameras, (), CAMERAS)

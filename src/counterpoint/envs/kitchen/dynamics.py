@@ -1,4 +1,4 @@
-"""The kitchen's true dynamics for planners: many plans at once, and images of the states where plans end."""
+"""The kitchen's true dynamics for planners: rolls out many plans in parallel, and renders the plans' last states."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from counterpoint.envs.kitchen.env import STEPS, KitchenEnv, control
 
 
 class KitchenDynamics:
-    """A simulation that rolls plans out from an environment's present state, without changing the environment.
+    """A simulation that rolls out plans from an environment's current state, without changing the environment.
 
-    A plan ends where the environment would. States differ by up to 1e-6, because the contact solver starts from another
-    guess.
+    A plan ends in the state that the environment would reach. States differ by up to 1e-6, because the contact solver
+    starts from another guess.
 
     Args:
         env: The task.
-        threads: Threads that simulate; 1 uses the calling thread.
+        threads: Number of threads that simulate; 1 uses the calling thread.
     """
 
     def __init__(self, env: KitchenEnv, *, threads: int = 1) -> None:
@@ -30,7 +30,7 @@ class KitchenDynamics:
         self._data = [mujoco.MjData(env.model) for _ in range(threads)]
         self._seen = mujoco.MjData(env.model)
         self._state = np.empty(mujoco.mj_stateSize(env.model, self._kind))
-        self._positions = slice(1, 1 + env.model.nq)  # behind the time
+        self._positions = slice(1, 1 + env.model.nq)  # after the time
 
     def roll(self, plans: Array) -> Array:
         """Return the states after every action: float64 [B, H, N].

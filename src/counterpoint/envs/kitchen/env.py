@@ -1,9 +1,9 @@
-"""FrankaKitchen as R3M, LIV, DecisionNCE and AcTOL use it: five tasks of 50 steps in a kitchen that moves.
+"""FrankaKitchen as in R3M, LIV, DecisionNCE and AcTOL: five tasks of 50 steps in a kitchen whose position varies.
 
-The model, the arm's control and its pose are gymnasium-robotics'. Joints, goals, thresholds and cameras are those of
-the tasks' authors (RoboHive's FK1, R3M's `kitchen_*-v3`), which gymnasium-robotics has otherwise: its `bottom burner`
-is knob 2 where the papers turn knob 1, its `hinge cabinet` is the right door where they open the left one, and its
-own two cameras look at the counter.
+The model, the arm's control and its pose are those of gymnasium-robotics. Joints, goals, thresholds and cameras are
+those of the tasks' authors (RoboHive's FK1, R3M's `kitchen_*-v3`), which differ from gymnasium-robotics. There,
+`bottom burner` is knob 2, while the papers turn knob 1; `hinge cabinet` is the right door, while the papers open the
+left one; and the two cameras look at the counter.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from counterpoint.envs.rendering import import_mujoco, import_robotics
 from counterpoint.errors import require, require_known
 
 POSE = (0.148388023, -1.76848573, 1.84390296, -2.47685760, 0.260252026, 0.712533105, 1.59515394, 0.04, 0.04)
-"""The arm's first pose, seven joints and two fingers: gymnasium-robotics', with open fingers."""
+"""The arm's initial pose, seven joints and two fingers: that of gymnasium-robotics, with open fingers."""
 
 
 @dataclass(frozen=True, slots=True)
 class KitchenTask:
-    """A task: a joint of the kitchen that is to reach a goal from 0.
+    """A task: a joint of the kitchen that must be moved from 0 to a goal.
 
     Attributes:
         instruction: The task in words (DecisionNCE, Table 5; AcTOL, Table 4).
         joint: The joint's name in the model.
-        site: The handle's site, which the expert leads.
+        site: The site of the handle that the expert moves.
         goal: The goal in the joint's unit, radians or metres.
-        ways: The ways in which the expert leads the handle.
-        pose: The arm's first pose, seven joints in radians and two fingers in metres.
+        ways: The ways in which the expert moves the handle, one after the other.
+        pose: The arm's initial pose, seven joints in radians and two fingers in metres.
     """
 
     instruction: str
@@ -62,7 +62,7 @@ TASKS = {
         0.44,
         (Way(0.15, offset=(-0.045, 0.0, -0.12), grasps=False, stiff=0.1),),
     ),
-    # The arm does not reach the handle of a door that is open: it pulls, then pushes from inside.
+    # The arm cannot reach the handle of an open door, so it pulls first, then pushes from inside.
     "ldoor_open": KitchenTask(
         "open left door", "left_hinge_cabinet", "hinge_site1", -1.25, (_PULL, _PUSH), _AT_LEFT_DOOR
     ),
@@ -84,20 +84,20 @@ TASKS = {
 """Name of R3M's `kitchen_*-v3` -> task."""
 
 CAMERAS = ("left", "right", "default")
-"""The papers' two (RoboHive's `left_cam` and `right_cam`), and gymnasium-robotics' free one."""
+"""The papers' two cameras (RoboHive's `left_cam` and `right_cam`), and gymnasium-robotics' free camera."""
 CONTROL_HZ = 12.5
-"""Actions a second: forty simulation steps of 2 ms each."""
+"""Actions per second: each action is forty simulation steps of 2 ms."""
 HORIZON = 50
 NEAR = 0.15
 """Share of a joint's range within which it is at its goal (RoboHive's `get_dof_proximity`)."""
 HELD = 5
 """An episode succeeds once its joint was at its goal in more steps than this (RoboHive's `evaluate_success`)."""
 MOVED, SWUNG = 0.03, 0.05
-"""Largest shift of the kitchen along each axis in metres, and of the arm's joints in radians, between episodes."""
+"""Maximum shift of the kitchen along each axis in metres, and of the arm's joints in radians, between episodes."""
 STEPS = 40
-"""Simulation steps of an action."""
+"""Number of simulation steps per action."""
 FASTEST = 2.0
-"""Radians (metres) a second that an action of 1 asks of a joint (finger)."""
+"""Velocity of a joint (finger) for an action of 1, in radians (metres) per second."""
 _LEAST = np.array([-2.9, -1.8, -2.9, -3.1, -2.9, 0.0, -2.9, 0.0, 0.0])
 _MOST = np.array([2.9, 1.8, 2.9, 0.0, 2.9, 3.8, 2.9, 0.04, 0.04])
 _VIEWS = {"left_cap": ("left", (-1.4, -0.75, 3.0)), "right_cap": ("right", (1.4, -0.75, 3.0))}
@@ -119,7 +119,7 @@ def kitchen_model() -> Any:
     """Return gymnasium-robotics' kitchen as a `mujoco.MjModel`, with `CAMERAS`; environments copy it.
 
     Raises:
-        MissingExtraError: When gymnasium-robotics is not installed.
+        MissingExtraError: If gymnasium-robotics is not installed.
     """
     mujoco = import_mujoco()
     package = import_robotics()
@@ -139,11 +139,11 @@ def kitchen_model() -> Any:
 def control(joints: Array, action: Array) -> Array:
     """Return the target positions of the motors: float64 [..., 9].
 
-    gymnasium-robotics' `FrankaRobot` without its noise: the present positions, moved at the velocities asked for
-    during one action, within limits of its own.
+    As in gymnasium-robotics' `FrankaRobot`, but without noise: the current positions, moved at the commanded velocities
+    for the duration of one action, within `FrankaRobot`'s limits.
 
     Args:
-        joints: Present positions of seven joints and two fingers, float64 [..., 9].
+        joints: Current positions of seven joints and two fingers, float64 [..., 9].
         action: float [..., 9] in [-1, 1].
     """
     return np.clip(joints + FASTEST * np.clip(action, -1.0, 1.0) / CONTROL_HZ, _LEAST, _MOST)
@@ -152,10 +152,10 @@ def control(joints: Array, action: Array) -> Array:
 class KitchenEnv(MujocoEnv):
     """A task of the kitchen with its scripted expert.
 
-    An action is nine velocities in [-1, 1]: of the arm's seven joints (1 is 2 rad/s, which motors of limited force do
-    not reach: 0.87 rad/s near the base) and of the two fingers. State is the positions of these nine joints, the
-    papers' proprioception. The environment state is for policies without images: the vectors from the hand to the
-    handles of the five tasks in metres (15), as RoboHive has them, and the progress of the task's joint (1).
+    An action is nine velocities in [-1, 1], of the arm's seven joints and the two fingers. For joints, 1 is 2 rad/s,
+    which motors of limited force do not reach (0.87 rad/s near the base). The state is the positions of these nine
+    joints, as in the papers. The environment state is for policies without images: the vectors from the hand to the
+    handles of the five tasks in metres (15), as in RoboHive, and the progress of the task's joint (1).
 
     gymnasium-robotics' observation has 59 numbers (positions and velocities of the robot, 9 and 9, and of objects, 21
     and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, 15 of a goal, 6 of
@@ -163,8 +163,8 @@ class KitchenEnv(MujocoEnv):
 
     Args:
         task: A name of `TASKS`, such as `micro_open`.
-        play: Other tasks, drawn by the seed, that the experts carry out before an episode begins.
-        **options: See `Options`; the left camera at 84 pixels and 50 steps by default.
+        play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
+        **options: See `Options`; by default the left camera at 84 pixels, and 50 steps.
 
     Attributes:
         task: The task's name.
@@ -208,17 +208,17 @@ class KitchenEnv(MujocoEnv):
 
     @property
     def progress(self) -> float:
-        """The share of the way to the goal that the task's joint has gone; negative if the joint went back."""
+        """The share of the way to the goal that the task's joint has moved; negative if it moved backwards."""
         return float(self.progress_of(self.joint))
 
     @property
     def solved(self) -> bool:
-        """True when the task's joint is at its goal now."""
+        """True if the task's joint is at its goal."""
         low, high = self._joint.range
         return bool(abs(self.joint - self._about.goal) < NEAR * (high - low))
 
     def progress_of(self, joint: Any) -> Any:
-        """Return, for positions of the joint, the share of the way to the goal."""
+        """Return the share of the way to the goal for positions of the joint."""
         return joint / self._about.goal
 
     def gap(self, data: Any) -> float:

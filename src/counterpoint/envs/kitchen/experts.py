@@ -1,7 +1,7 @@
-"""Scripted experts of the kitchen's tasks: the hand goes to a handle and leads it along the way its joint allows.
+"""Scripted experts of the kitchen's tasks: the hand goes to a handle and moves it along the path its joint allows.
 
-Each step solves for the joint velocities that move the hand as wanted, within the speeds and limits of the joints, and
-commands the targets that bring the motors there despite gravity and damping.
+Each step solves for the joint velocities that move the hand as desired, within the joints' speeds and limits, and
+commands targets that bring the motors there despite gravity and damping.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Vector = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of leading a handle. Lengths are in metres, angles in radians.
+    """One way of moving a handle. Lengths are in metres, angles in radians.
 
     Attributes:
-        ahead: Distance that the hand aims ahead of the joint, in the joint's unit.
-        offset: Vector from the handle's site to the hand's place when the joint is at 0; it turns with the handle.
-        tilt: Turns of the hand about the vertical, sideways and its own axis.
-        grasps: True where the fingers hold the handle; otherwise they push it, closed.
-        turns: Share of the handle's turn that the hand makes too.
-        stiff: Weight of the hand's rotation, in metres a radian, while it leads.
+        ahead: Distance that the hand's target is ahead of the joint, in the joint's unit.
+        offset: Vector from the handle's site to the hand's position when the joint is at 0; it turns with the handle.
+        tilt: Rotations of the hand about the vertical, the sideways axis and the hand's axis.
+        grasps: True if the fingers hold the handle; otherwise closed fingers push it.
+        turns: Share of the handle's rotation that the hand follows.
+        stiff: Weight of the hand's rotation while it moves the handle, in metres per radian.
         until: Share of the goal after which the next way begins.
-        past: A place that the hand passes on its way to the handle, given as `offset` is.
+        past: A position that the hand passes on its way to the handle, in the form of `offset`.
     """
 
     ahead: float
@@ -54,12 +54,12 @@ class KitchenExpert:
     Args:
         model: The `mujoco.MjModel` of the kitchen, the arm's joints first.
         data: The state of the model.
-        joint: Name of the joint that is to move.
-        site: Name of the site of its handle.
+        joint: Name of the joint to move.
+        site: Name of the site of the joint's handle.
         goal: The joint's goal.
-        ways: The ways of leading it, one after the other.
-        seconds: Seconds of an action.
-        fastest: Radians a second that an action of 1 asks of a joint.
+        ways: The ways of moving the handle, one after the other.
+        seconds: Duration of an action in seconds.
+        fastest: Velocity of a joint for an action of 1, in radians per second.
     """
 
     _near, _before = 0.03, 0.1  # metres: the hand has arrived; it waits this far before the handle until it is in line
@@ -137,7 +137,7 @@ class KitchenExpert:
         return self._towards(*self._at(there, way.offset), CLOSE, way.stiff)
 
     def _arrives(self, place: Array, target: Array) -> bool:
-        """Return whether the hand is at the handle, or comes no nearer."""
+        """Return True if the hand is at the handle, or does not come nearer."""
         away, moved = np.linalg.norm(place - target), np.linalg.norm(place - self._last)
         self._last = place
         stopped = away < 3 * self._near and moved < 0.2 * self._near
@@ -182,7 +182,7 @@ class KitchenExpert:
         system = np.concatenate([weights[:, None] * jacobian[:, ARM], self._rest * np.eye(7)])
         wanted = np.concatenate([weights * np.concatenate([move, spin]), np.zeros(7)])
         velocity = lsq_linear(system, wanted, bounds).x
-        # A motor pulls with stiffness x (told - position) against damping: it goes this share of the way in an action.
+        # A motor pulls with stiffness x (target - position) against damping; per action it goes this share of the way.
         share = 1 - np.exp(-seconds * self._stiffness / self._damping)
         told = velocity * seconds / share + data.qfrc_bias[ARM] / self._stiffness
         return np.append(told / self._unit, [fingers, fingers]).clip(-1.0, 1.0)

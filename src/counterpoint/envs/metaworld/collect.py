@@ -16,13 +16,13 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
     """The settings of `collect metaworld`; see `ExpertCollectConfig`.
 
     Attributes:
-        tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be left away.
-        stride: Control steps per frame. 1 gives 80 frames a second and, for the default tasks, 35 to 120 frames per
-            episode. With more, the recorded action is the mean of the steps' actions, and the reward is the sum of
-            their rewards.
-        after_success: Frames that still show the task solved, after which the episode ends; if it equals max_steps, all
-            episodes have one length.
-        max_steps: Control steps after which an unsolved episode ends, 500 at most.
+        tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be omitted.
+        stride: Number of control steps per frame. 1 gives 80 frames per second and, for the default tasks, 35 to 120
+            frames per episode. With more, the recorded action is the mean of the steps' actions, and the reward is the
+            sum of their rewards.
+        after_success: Number of frames recorded after the task is solved, before the episode ends; if it equals
+            max_steps, all episodes have the same length.
+        max_steps: Number of control steps after which an unsolved episode ends, at most 500.
     """
 
     tasks: Names = Field(default=("default",), min_length=1)
@@ -42,16 +42,17 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
 
 
 def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
-    """Record Meta-World's scripted experts as a LeRobot v3 data set, or continue where an interrupted call ended.
+    """Record Meta-World's scripted experts as a LeRobot v3 data set, or resume an interrupted recording.
 
-    Actions are float32 [T, 4] as carried out, state is float32 [T, 4] (hand position in metres, gripper opening),
-    rewards are Meta-World's own. `meta/info.json` also keeps the configuration, versions, render settings and canary.
+    Actions are executed actions, float32 [T, 4]. The state is float32 [T, 4] (hand position in metres, gripper
+    opening). Rewards are Meta-World's. `meta/info.json` also stores the configuration, versions, render settings and
+    canary.
 
-    Time on two cores: about 2 s an episode of 112 pixels. Disk: about 0.3 MB an episode.
+    Time on two cores: about 2 s per episode at 112 pixels. Disk: about 0.3 MB per episode.
 
     Raises:
-        BadInputError: When the configuration is wrong, the folder holds something else, or a worker dies.
-        MissingExtraError: When Meta-World is not installed.
+        BadInputError: If the configuration is wrong, the folder holds something else, or a worker dies.
+        MissingExtraError: If Meta-World is not installed.
     """
     names = {"tasks": resolve_tasks(config.tasks), "cameras": choose_cameras(config.cameras, (), CAMERAS)}
     return collect(_MetaWorldCollection(config.model_copy(update=names)))

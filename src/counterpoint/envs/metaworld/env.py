@@ -1,8 +1,8 @@
 """Meta-World v3 as `CameraEnv`s with their scripted experts.
 
-`corner2` is where the literature has it, at [0.75, 0.075, 0.7] (Seo et al. 2022, arXiv 2206.14244; v3 moved it,
-Metaworld#559). Cameras that are upside down in the model are turned by 180 degrees about their axis, so that images
-are upright and not mirrored, as LeRobot shows them.
+Camera `corner2` is at its position in the literature, [0.75, 0.075, 0.7] (Seo et al. 2022, arXiv 2206.14244); v3 moved
+it (Metaworld#559). Cameras that are upside down in the model are turned by 180 degrees about their axis, so that images
+are upright and not mirrored, as in LeRobot.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ INSTRUCTIONS = {
     "window-close-v3": "close the window",
     "window-open-v3": "open the window",
 }
-"""Task -> the task in words; left, right, forward and back are those of the arm, which reaches over the table."""
+"""Task -> the task in words; left, right, forward and back are as seen by the arm, which reaches over the table."""
 
 DEFAULT_TASKS = (
     "assembly-v3",
@@ -95,10 +95,10 @@ _NAMED = {"default": DEFAULT_TASKS, "all": tuple(INSTRUCTIONS)}
 
 
 def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
-    """Return full task names, each once; `default` and `all` are expanded, `-v3` may be omitted.
+    """Return full task names without repeats; `default` and `all` are expanded, `-v3` may be omitted.
 
     Raises:
-        BadInputError: When a name is unknown or no name is given.
+        BadInputError: If a name is unknown or no name is given.
     """
     tasks: dict[str, None] = {}
     for name in names:
@@ -112,32 +112,32 @@ def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
 
 CAMERAS = ("corner2", "corner", "corner3", "corner4", "topview", "behindGripper", "gripperPOV")
 CONTROL_HZ = 80.0
-"""Control steps a second: five simulation steps of 2.5 ms each."""
+"""Control steps per second: each is five simulation steps of 2.5 ms."""
 HORIZON = 500
-"""Meta-World's own limit on control steps an episode."""
+"""Meta-World's limit on control steps per episode."""
 STATE_DIMS, RAW_DIMS = 4, 39
-"""Numbers of an observation; the first four are the robot's own: hand x, y, z in metres, gripper opening."""
+"""Size of an observation; its first four numbers are the robot's: hand x, y, z in metres, gripper opening."""
 
 _CORNER2 = (0.75, 0.075, 0.7)
 
 
 class MetaWorldEnv(MujocoEnv):
-    """A Meta-World task. Its reward is Meta-World's, 0 to 10 a control step; success is being solved at this moment.
+    """A Meta-World task, with Meta-World's reward, 0 to 10 per control step. Success: the task is solved at this step.
 
     An action is four numbers: displacement of the hand (in centimetres of its target's motion) and gripper effort.
 
     Args:
-        task: A name of `INSTRUCTIONS`; `-v3` may be left away.
-        repeat: Control steps that an action lasts. Rewards are summed; a task solved at any of these steps counts as
+        task: A name of `INSTRUCTIONS`; `-v3` may be omitted.
+        repeat: Number of control steps per action. Rewards are summed; a task solved at any of these steps counts as
             solved.
-        **options: See `Options`; `corner2` of `CAMERAS` and 112 pixels by default. Steps are control steps: 200 by
-            default, as in Premier-TACO's data (Appendix C), 500 at most. The last action is shorter where `repeat`
-            does not divide them, as in recorded data.
+        **options: See `Options`; by default the camera is `corner2` and images have 112 pixels. `steps` counts control
+            steps: by default 200, as in Premier-TACO's data (Appendix C), at most 500. The last action is shorter if
+            `repeat` does not divide `steps`, as in recorded data.
 
     Attributes:
         task: Meta-World's name of the task.
         raw: Meta-World's observation, float64 [39]: hand position (3, metres), gripper opening (1, 0 closed to 1
-            open), objects (14), the same 18 numbers one step before, goal (3).
+            open), objects (14), the same 18 numbers one step earlier, goal (3).
     """
 
     packages = ("metaworld", "mujoco", "gymnasium", "numpy")
@@ -166,7 +166,7 @@ class MetaWorldEnv(MujocoEnv):
         )
         mujoco = import_mujoco()
         simulations = import_extra("metaworld.env_dict", "sim").ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
-        # This seed only spares numpy's global generator; reset(seed) sets the scene.
+        # This seed only avoids the use of numpy's global generator; reset(seed) determines the scene.
         self._simulation = simulations[f"{self.task}-goal-observable"](seed=0)
         self._simulation.seeded_rand_vec, self._simulation._freeze_rand_vec = True, False
         self._policy = import_extra("metaworld.policies", "sim").ENV_POLICY_MAP[self.task]()
@@ -182,7 +182,7 @@ class MetaWorldEnv(MujocoEnv):
 
     def expert(self) -> Array:
         """Return the scripted expert's action, clipped to [-1, 1]: float32 [4]."""
-        with warnings.catch_warnings():  # about asking for more than the simulator allows
+        with warnings.catch_warnings():  # about actions beyond the simulator's limits
             warnings.simplefilter("ignore", UserWarning)
             action = self._policy.get_action(self.raw)
         return np.asarray(action).clip(-1.0, 1.0).astype(np.float32)
@@ -190,7 +190,7 @@ class MetaWorldEnv(MujocoEnv):
     def _begin(self, seed: int) -> None:
         self._simulation.seed(seed)
         self.raw, self._left = self._simulation.reset()[0], self._control_steps
-        # Meta-World moves bodies of the scene last; without this the first image shows them where they stood before.
+        # Meta-World moves bodies of the scene last; without this call the first image shows their previous positions.
         import_mujoco().mj_kinematics(*self._scene())
 
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
@@ -207,7 +207,7 @@ class MetaWorldEnv(MujocoEnv):
 
 
 def _correct_cameras(mujoco: Any, model: Any) -> None:
-    """Put corner2 where the literature has it, and turn the world's cameras that are upside down."""
+    """Move corner2 to its position in the literature, and turn the world's cameras that are upside down."""
     model.camera("corner2").pos[:] = _CORNER2
     for number in range(model.ncam):
         up = model.cam_mat0[number].reshape(3, 3)[2, 1]

@@ -24,10 +24,10 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
         out: The data set: a folder (`lerobot`) or a file that ends in .hdf5 (`robomimic`).
         tasks: Names of robosuite's tasks that have an expert.
         robot: The robot of all tasks.
-        cameras: Names of cameras; `none` records states alone.
+        cameras: Names of cameras; `none` records only states.
         masks: Cameras whose images get a mask of the robot; `all` cameras, or `none`.
         mask_parts: Parts of the robot in its mask: `arm`, `gripper`, `mount`.
-        format: LeRobot v3 (images as video) or robomimic's HDF5 (images as they are); masks are exact in both.
+        format: LeRobot v3 (images as video) or robomimic's HDF5 (lossless images); masks are exact in both.
     """
 
     tasks: Names = Field(default=("Lift",), min_length=1)
@@ -41,10 +41,10 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
 
 
 def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
-    """Return the settings with tasks and masks written out: `Lift-IIWA` is `Lift`, and `all` the cameras' names.
+    """Return the settings with tasks and masks resolved: `Lift-IIWA` becomes `Lift`, and `all` the cameras' names.
 
     Raises:
-        BadInputError: When a name is unknown or named twice, or `out` does not suit the format.
+        BadInputError: If a name is unknown or repeated, or `out` does not suit the format.
     """
     tasks = tuple(resolve_robosuite(task, config.robot)[0] for task in config.tasks)
     cameras = () if config.cameras == ("none",) else config.cameras
@@ -65,20 +65,20 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
 
 
 def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
-    """Record robosuite's scripted experts with masks of the robot, or continue where an interrupted call ended.
+    """Record robosuite's scripted experts with masks of the robot, or resume an interrupted recording.
 
-    Actions are float32 [T, 7] as carried out, 20 a second: changes of the hand's pose, then the gripper. State is
-    float32 [T, 9]: hand position, quaternion and gripper; the environment state is the state of the objects (see
+    Actions are executed actions, float32 [T, 7], 20 per second: changes of the hand's pose, then the gripper. The state
+    is float32 [T, 9]: hand position, quaternion and gripper. The environment state is the state of the objects (see
     `RobosuiteEnv`). The mask of `agentview` is the camera `agentview_mask`. `meta/info.json` (in HDF5 files, the
-    attribute `counterpoint` of `data`) also keeps the configuration, controller, versions, render settings and canary.
+    attribute `counterpoint` of `data`) also stores the configuration, controller, versions, render settings and canary.
 
-    Time on two cores: about 5 s an episode of Lift; several times that where an expert needs many trials. Disk: under
-    a megabyte an episode.
+    Time on two cores: about 5 s per episode of Lift; several times that if an expert needs many trials. Disk: under a
+    megabyte per episode.
 
     Raises:
-        BadInputError: When the configuration is wrong, `out` holds something else, a worker dies, or a task cannot be
+        BadInputError: If the configuration is wrong, `out` holds something else, a worker dies, or a task cannot be
             solved or simulated.
-        MissingExtraError: When robosuite is not installed.
+        MissingExtraError: If robosuite is not installed.
     """
     return collect(_RobosuiteCollection(checked(config)))
 

@@ -1,9 +1,9 @@
 """robosuite's tasks, and two of this library, as `CameraEnv`s with the robot's masks and scripted experts.
 
 Models, controllers (OSC_POSE at 20 Hz, each robot's default configuration), sparse reward and success are robosuite's.
-Three things differ, for speed and so that a seed decides everything: images come from `FastRenderer`; a reset moves the
-objects and leaves the model (robosuite's soft reset), so that Lift's cube, whose edges robosuite samples anew from 4.0
-to 4.4 cm with every model, keeps one size; Door has robosuite's default, a handle that has to be turned (`use_latch`).
+Three things differ, for speed and so that a seed determines everything. Images come from `FastRenderer`. A reset moves
+the objects and keeps the model (robosuite's soft reset), so that Lift's cube keeps its size; robosuite samples its
+edges from 4.0 to 4.4 cm with every model. Door has robosuite's default, a handle that must be turned (`use_latch`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from counterpoint.envs.robosuite.experts import EXPERTS
 from counterpoint.errors import MissingExtraError, require, require_known
 
 CONTROL_HZ = 20.0
-"""Actions a second."""
+"""Actions per second."""
 
 ROBOTS = ("Panda", "Kinova3", "IIWA")
-"""ICon's robots; Kinova3 has its Robotiq 85 and IIWA its Robotiq 140, robosuite's own choices."""
+"""ICon's robots; as in robosuite, Kinova3 has a Robotiq 85 gripper and IIWA a Robotiq 140."""
 
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task in words, and the steps of an episode."""
+    """A task in words, and the number of steps per episode."""
 
     instruction: str
     horizon: int
@@ -48,15 +48,15 @@ TASKS = {
 
 
 def robosuite_name(task: str, robot: str = "Panda") -> str:
-    """Return SUITE/TASK of a task with a robot: `robosuite/Lift` with Panda, `robosuite/Lift-IIWA` with another."""
+    """Return SUITE/TASK of a task with a robot: `robosuite/Lift` for Panda, `robosuite/Lift-IIWA` for IIWA."""
     return f"robosuite/{task}" + ("" if robot == ROBOTS[0] else f"-{robot}")
 
 
 def resolve_robosuite(task: str, robot: str | None = None) -> tuple[str, str]:
-    """Return the task and the robot of a name: `Lift` with Panda, `Lift-IIWA`, or `Lift` with a robot named apart.
+    """Return the task and the robot of a name: `Lift` (Panda), `Lift-IIWA`, or `Lift` and a separate `robot`.
 
     Raises:
-        BadInputError: When task or robot is unknown, or two robots are named.
+        BadInputError: If task or robot is unknown, or two robots are named.
     """
     where, (name, _, named) = f"robosuite/{task}", task.partition("-")
     hint = "choose from these; a robot may follow, as in Lift-IIWA"
@@ -68,13 +68,13 @@ def resolve_robosuite(task: str, robot: str | None = None) -> tuple[str, str]:
 
 
 MASK_PARTS = {"arm": "robot", "gripper": "gripper", "mount": "fixed_mount"}
-"""A part of the robot -> the beginning of its bodies' names, before the robot's number: `gripper0_right_leftfinger`."""
+"""Part of the robot -> prefix of its bodies' names, before the robot's number, as in `gripper0_right_leftfinger`."""
 CAMERAS = ("agentview", "robot0_eye_in_hand")
-"""The usual cameras: a third person's and the wrist's."""
+"""The usual cameras: third-person view and wrist."""
 
 
-_ROUNDING = 1e-4  # beyond [-1, 1]
-_OBJECTS = "object-state"  # robosuite's name of all it observes of objects
+_ROUNDING = 1e-4  # tolerance beyond [-1, 1]
+_OBJECTS = "object-state"  # robosuite's name of its observations of objects
 
 
 class RobosuiteEnv(MujocoEnv):
@@ -87,22 +87,22 @@ class RobosuiteEnv(MujocoEnv):
     quaternion x, y, z, w (4), and the two joints that the gripper's motors drive (2): finger travel in metres for
     Panda, knuckle angles in radians for the Robotiq grippers of Kinova3 and IIWA, whose other four joints follow.
 
-    The environment state is robosuite's `object-state`, which no real robot reads: poses of the objects and their way
-    from the hand; 10 numbers in Lift (cube's position and quaternion, hand to cube), 23 in Stack, 14 in Door.
+    The environment state is robosuite's `object-state`, which a real robot cannot read: poses of the objects and
+    vectors from the hand; 10 numbers in Lift (cube's position and quaternion, hand to cube), 23 in Stack, 14 in Door.
 
-    After an error of the simulator, the next `reset` builds the simulator again.
+    After an error of the simulator, the next `reset` rebuilds the simulator.
 
     Args:
         task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.
         robot: `Panda`, `Kinova3` or `IIWA`.
-        mask_parts: Parts of the robot that its mask holds, of `MASK_PARTS`.
-        **options: See `Options`; `CAMERAS` and the steps of ICon's Table 4 by default.
+        mask_parts: Parts of the robot in its mask, from `MASK_PARTS`.
+        **options: See `Options`; by default `CAMERAS` and the numbers of steps in ICon's Table 4.
 
     Attributes:
         env: robosuite's environment.
     """
 
-    hidden = (0,)  # the geoms that collide, which robosuite does not render
+    hidden = (0,)  # collision geoms, which robosuite does not render
     packages = ("robosuite", "mujoco", "numpy")
     canary = "robosuite/Lift"
     _advised: Array | None = None
@@ -142,12 +142,12 @@ class RobosuiteEnv(MujocoEnv):
         self._begin(0)
 
     def state(self) -> Array:
-        """Return proprioception as described above: float32 [9]."""
+        """Return proprioception as described in the class: float32 [9]."""
         hand = (self._observed["robot0_eef_pos"], self._observed["robot0_eef_quat"])
         return np.concatenate([*hand, self.env.sim.data.qpos[self._fingers]]).astype(np.float32)
 
     def environment_state(self) -> Array:
-        """Return what robosuite observes of objects: float32 [E]."""
+        """Return robosuite's observations of objects: float32 [E]."""
         return np.asarray(self._observed[_OBJECTS], np.float32)
 
     def masks(self) -> dict[str, Array]:
@@ -160,13 +160,13 @@ class RobosuiteEnv(MujocoEnv):
         return dict(self.env.robots[0].composite_controller_config)
 
     def simulator_state(self) -> Array:
-        """Return the simulator's whole state, as robomimic keeps it: float64 [n]."""
+        """Return the simulator's whole state, as stored by robomimic: float64 [n]."""
         return np.asarray(self.env.sim.get_state().flatten())
 
     def expert(self) -> Array:
-        """Return the scripted expert's action for the simulator's present state: float32 [7].
+        """Return the scripted expert's action for the simulator's current state: float32 [7].
 
-        The expert follows the episode, so call it before every step; further calls before that step return the same.
+        The expert tracks the episode, so call this before every step; repeated calls before a step return the same.
         """
         if self._advised is None:
             self._advised = np.asarray(self._expert.act(), np.float32).clip(-1.0, 1.0)
@@ -190,14 +190,14 @@ class RobosuiteEnv(MujocoEnv):
 
 
 def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
-    """Return a mask of the G geoms that belong to some `MASK_PARTS`: bool [G + 1]; the last, for no geom, is False."""
+    """Return True for each of G geoms that belongs to `parts`: bool [G + 1]; the last, for no geom, is False."""
     found = [re.match(r"([a-z_]+)\d", model.body(number).name) for number in range(model.nbody)]
     owned = np.array([match is not None and match[1] in [MASK_PARTS[part] for part in parts] for match in found])
     return np.append(owned[model.geom_bodyid], False)
 
 
 def _make(task: str, robot: str) -> Any:
-    """Build robosuite's environment, without its remarks on private settings and optional packages."""
+    """Build robosuite's environment, without log messages about private settings and optional packages."""
     import_mujoco()
     logger = logging.getLogger("robosuite_logs")
     logger.addFilter(_important)
@@ -216,7 +216,7 @@ def _make(task: str, robot: str) -> Any:
                 has_renderer=False,
                 has_offscreen_renderer=False,
                 use_camera_obs=False,
-                renderer="mujoco",  # the other one imports a viewer
+                renderer="mujoco",  # the other renderer imports a viewer
                 ignore_done=True,
                 hard_reset=False,
             )

@@ -1,8 +1,8 @@
-"""Scripted experts of robosuite's tasks: from the simulator's own state to the next action of the hand.
+"""Scripted experts of robosuite's tasks: they map the simulator's state to the next action of the hand.
 
-Each is a proportional controller whose target moves through few phases, judged anew at every step: a cube that slips,
-or a hand that noise has pushed away, sends it back to an earlier phase. Actions are bounded and, but for the gripper's,
-smooth. All expect one arm with robosuite's OSC_POSE controller, whose actions are changes of pose.
+Each is a proportional controller whose target passes through a few phases. The phase is determined at every step, so
+that the expert returns to an earlier phase if a cube slips or noise pushes the hand away. Actions are bounded and,
+except for the gripper's, smooth. All need one arm with robosuite's OSC_POSE controller, whose actions are pose changes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from counterpoint.data.episode import Array
 
 UP = np.array((0.0, 0.0, 1.0))
 OPEN, CLOSE = -1.0, 1.0
-SPEED = 0.7  # the largest displacement that `Hand.towards` commands, of 1
-CLOSING = 8  # steps that fingers need to close on a cube or a lever
+SPEED = 0.7  # maximum displacement that `Hand.towards` commands, 1 at most
+CLOSING = 8  # number of steps that fingers need to close on a cube or a lever
 
 
 def bounded(vector: Array, length: float) -> Array:
-    """Return the vector, shortened to `length` where it is longer."""
+    """Return the vector, shortened to `length` if it is longer."""
     return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
 
 
@@ -66,28 +66,28 @@ class Hand:
         """Return the action that brings the grip site nearer to a position [3] and rotation [3, 3]: float64 [7].
 
         Args:
-            position: The wanted position in the world, in metres.
-            rotation: The wanted rotation in the world.
+            position: The desired position in the world, in metres.
+            rotation: The desired rotation in the world.
             gripper: The gripper's action; above 0 closes, below 0 opens.
-            speed: The largest displacement commanded, 1 at most.
+            speed: The maximum displacement to command, at most 1.
         """
         shift = bounded(self._gain * (position - self.position) / self._reach, speed)
         turn = bounded(self._gain * rotation_vector(rotation @ self.rotation.T) / self._turn, speed)
         return np.concatenate([shift, turn, [gripper]])
 
     def opened(self, width: float) -> float:
-        """Return the gripper's action that brings its pads to about this distance; an action of 0 leaves them."""
+        """Return the gripper's action that brings its pads to about this distance; an action of 0 keeps them."""
         off = width - float(np.linalg.norm(self._between_pads))
         return 0.0 if abs(off) < self._width_band else (OPEN if off > 0 else CLOSE)
 
     def askew(self, line: Array) -> float:
-        """Return the turn about the vertical that lays the fingers along a given line: at most pi / 2 radians."""
+        """Return the rotation about the vertical that aligns the fingers with a line: at most pi / 2 radians."""
         now = self._between_pads
         angle = np.arctan2(now[0] * line[1] - now[1] * line[0], now[:2] @ line[:2])
         return float((angle + np.pi / 2) % np.pi - np.pi / 2)
 
     def along(self, move: Array, line: Array, gripper: float) -> Array:
-        """Return the action that moves the hand, points it down and lays its fingers along a line: float64 [7]."""
+        """Return the action that moves the hand, points it down and aligns its fingers with a line: float64 [7]."""
         turn = (np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung
         return np.append(np.concatenate([move, turn]).clip(-1.0, 1.0), gripper)
 
@@ -136,7 +136,7 @@ class _Picker(_Expert):
         return self._of_body(self.env.sim.data.body_xpos)
 
     def pick(self, *, beside: Array | None = None) -> Array | None:
-        """Return the next action, or `None` when the cube is held.
+        """Return the next action, or `None` if the cube is held.
 
         Args:
             beside: The position of a nearby object [3]; the fingers then come down to the left and right of the line to
@@ -160,7 +160,7 @@ class _Picker(_Expert):
         return self.hand.towards(self.position + above * UP, rotation, OPEN)
 
     def held(self) -> bool:
-        """Return True when both fingers touch the cube, and it is between them."""
+        """Return True if both fingers touch the cube, and the cube is between them."""
         arm = self.env.robots[0]
         touched = self.env._check_grasp(gripper=arm.gripper[arm.arms[0]], object_geoms=self._cube)
         return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * self.near
@@ -183,7 +183,7 @@ class _Picker(_Expert):
 
 
 class _Lift(_Picker):
-    """An expert that picks the cube up and holds it 10 cm above its first place."""
+    """An expert that picks up the cube and holds it 10 cm above its initial position."""
 
     lifted = 0.12  # metres above the table
 
@@ -199,7 +199,7 @@ class _Lift(_Picker):
 
 
 class _Stack(_Picker):
-    """An expert that picks the red cube, puts it on the green cube and draws back."""
+    """An expert that picks up the red cube, puts it on the green cube and withdraws."""
 
     stacked = 0.006  # metres within which a cube is let go
 
@@ -232,7 +232,7 @@ class _Stack(_Picker):
 
 
 class _Door(_Expert):
-    """An expert that takes the Door's lever from above, turns it down, and opens the door along the door's arc."""
+    """An expert that grasps the door's lever from above, turns it down, and opens the door along its arc."""
 
     grip = (0.09, -0.10, 0.0)  # on the lever, in metres from its axis, in the frame of the latch
     ajar = 0.07  # metres between the pads, so that one fits between lever and door
@@ -284,9 +284,9 @@ class _Door(_Expert):
 
 
 class _OpenBox(_Expert):
-    """An expert that turns the hand to the lid's bar, grasps the bar from above and leads it along its arc.
+    """An expert that turns the hand to the lid's bar, grasps the bar from above and moves it along its arc.
 
-    A bar that slips away is grasped again.
+    If the bar slips away, the expert grasps it again.
     """
 
     slow = 0.025  # metres off its target from which on the hand slows down
@@ -327,7 +327,7 @@ def _rotation(axis: Array, angle: float) -> Any:
 
 
 class _CloseDrawer(_Expert):
-    """An expert without memory that comes down before the handle with closed fingers and pushes the drawer in."""
+    """An expert without memory that comes down in front of the handle with closed fingers and pushes the drawer in."""
 
     slow = 0.025  # metres off its target from which on the hand slows down
     above = 0.14 * UP  # metres from the handle on the way there: the fingers clear the cabinet

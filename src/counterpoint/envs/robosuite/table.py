@@ -1,9 +1,9 @@
 """robosuite tasks of this library, `OpenBox` and `CloseDrawer`: one articulated object on the table.
 
-They are built like RLBench's of these names (James et al. 2020), on which ICon's ablations were made: an object placed
-anew in each episode, a reward of 1 once it is open or shut and of 0 before. An object is an MJCF file of `assets/` in
-robosuite's form (a body named `object`, sites that mark its extent, geoms of group 0 that collide). Importing this
-module imports robosuite and registers the tasks there.
+They are like the RLBench tasks of the same names (James et al. 2020), which ICon uses for its ablations: an object has
+a new position in each episode, and the reward is 1 once it is open or shut, and 0 before. An object is an MJCF file in
+`assets/` in robosuite's form (a body named `object`, sites that mark its extent, collision geoms of group 0). Importing
+this module imports robosuite and registers the tasks in robosuite.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ except ModuleNotFoundError as error:
 _ASSETS = Path(__file__).with_name("assets")
 _TABLE_SIZE = (0.8, 0.8, 0.05)
 _TABLE_TOP = np.array((0.0, 0.0, 0.8))
-# From beyond the table towards the robot, as robosuite's own `agentview`, and from far enough to see both whole.
+# From beyond the table towards the robot, like robosuite's `agentview`, but far enough away to show both completely.
 _CAMERA = {"pos": (0.6, 0.0, 1.6), "quat": (0.653, 0.271, 0.271, 0.653)}
 Bounds = tuple[float, float]
 
 
 class TableTask(ManipulationEnv):  # type: ignore[misc]
-    """A task that is solved or not, with one articulated object on the table.
+    """A task with a binary reward and one articulated object on the table.
 
-    At each reset the object's location and turn are sampled uniformly, from numpy's global generator as robosuite does.
+    At each reset the object's position and rotation are sampled uniformly, from numpy's global generator as in
+    robosuite.
 
     Args:
         robots: A single-arm robot of robosuite, such as `Panda`.
-        use_object_obs: Let observations include the object.
-        **arguments: robosuite's own arguments, as for its `Lift`.
+        use_object_obs: Include the object in observations.
+        **arguments: Further robosuite arguments, as for its `Lift`.
     """
 
     asset: ClassVar[str]
     within: ClassVar[tuple[Bounds, Bounds, Bounds]]
-    """Bounds of the object's x and y on the table, in metres (the robot is at -0.56), and of its turn, in radians."""
+    """Bounds of the object's x and y on the table, in metres (the robot is at -0.56), and its rotation in radians."""
     joint_range: ClassVar[Bounds] = (0.0, 0.0)
     """Bounds of the joint at reset, in metres or radians."""
     observed: ClassVar[dict[str, str]]
@@ -73,7 +74,7 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
         return np.array(self.sim.data.body_xmat[self._body]).reshape(3, 3)[:, number]
 
     def reward(self, action: Array | None = None) -> float:
-        """Return 1 when the task is solved, 0 otherwise."""
+        """Return 1 if the task is solved, otherwise 0."""
         return float(self._check_success())
 
     def _load_model(self) -> None:
@@ -106,7 +107,7 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
 
     def _reset_internal(self) -> None:
         super()._reset_internal()
-        if self.deterministic_reset:  # a recorded state is put back
+        if self.deterministic_reset:  # a recorded state is restored
             return
         x, y, yaw = (np.random.uniform(*bounds) for bounds in self.within)
         self.sim.model.body_pos[self._body] = _TABLE_TOP + np.array((x, y, -self.object.bottom_offset[2]))
@@ -115,12 +116,12 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
         self.sim.data.qpos[self._joint] = np.random.uniform(low, high) if high > low else low
 
 
-# robosuite registers every subclass by its name, and this one is no task.
+# robosuite registers every subclass by its name, but this one is not a task.
 del REGISTERED_ENVS[TableTask.__name__]
 
 
 class OpenBox(TableTask):
-    """A closed box whose lid hinges at +y. The task is to turn the lid by 60 degrees (RLBench: 90), by its bar."""
+    """A closed box with a hinged lid at +y. The task is to turn the lid by 60 degrees (RLBench: 90) at its bar."""
 
     asset = "box.xml"
     within = ((-0.04, 0.08), (-0.02, 0.10), (-0.35, 0.35))
@@ -142,7 +143,7 @@ class OpenBox(TableTask):
 
 
 class CloseDrawer(TableTask):
-    """A cabinet whose drawer is open by 8 to 12 cm, towards -y; shut it to within 1 cm."""
+    """A cabinet whose drawer is open by 8 to 12 cm, towards -y. The task is to shut it to within 1 cm."""
 
     asset = "drawer.xml"
     within = ((-0.06, 0.08), (0.12, 0.20), (-0.35, 0.35))

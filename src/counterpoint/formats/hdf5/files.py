@@ -2,19 +2,19 @@
 
 ::
 
-    data            attributes: total; env_args (JSON: env_name, type, env_kwargs); of LIBERO also problem_info (JSON:
+    data            attributes: total; env_args (JSON: env_name, type, env_kwargs); in LIBERO also problem_info (JSON:
                     language_instruction), bddl_file_name, macros_image_convention
     data/demo_I     attributes: num_samples, model_file
         actions     [T, A] in [-1, 1]
         rewards, dones                  [T]
         states      simulator states [T, n]
         obs/KEY     images uint8 [T, H, W, 3], proprioception [T, n]
-        obs/KEY_mask                    of this library: robot masks uint8 [T, H, W, 1], 255 on the robot
-        next_obs/KEY                    (robomimic; not read, being obs one step later)
+        obs/KEY_mask                    added by this library: robot masks uint8 [T, H, W, 1], 255 on the robot
+        next_obs/KEY                    (robomimic; not read, because it is obs one step later)
     mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
 
-LIBERO's images are stored as OpenGL gives them, the bottom row first, unless `macros_image_convention` is "opencv". Its
-recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is the result of action t.
+LIBERO's images are stored as OpenGL returns them, the bottom row first, unless `macros_image_convention` is "opencv".
+Its recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is the result of action t.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from counterpoint.formats.boundary import (
 from counterpoint.formats.tar import indexed
 
 CONTROL_HZ = 20.0
-"""Actions a second where `env_args` does not say; robomimic and LIBERO use no other."""
+"""Actions a second if `env_args` does not say; robomimic and LIBERO use no other rate."""
 ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
 """Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
 LIBERO_STATE = ("gripper_states", "joint_states")
@@ -59,7 +59,7 @@ INSTRUCTIONS = {
     "ToolHang": "assemble the frame and hang the tool on it",
     "TwoArmTransport": "take the hammer out of the closed box and hand it over into the other bin",
 }
-"""robosuite's name of an environment -> its instruction. The data sets have no words of their own."""
+"""robosuite's name of an environment -> its instruction. The data sets themselves have no instructions."""
 
 HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHang": 700, "TwoArmTransport": 700}
 """Steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
@@ -77,9 +77,9 @@ def instruction_of(env_name: str) -> str:
 
 
 def instruction_from_name(name: str) -> str:
-    """Return the instruction in a LIBERO name: of a task, of its data set's file or of its BDDL file.
+    """Return the instruction in a LIBERO name, which may be that of a task, of a data set's file or of a BDDL file.
 
-    A name is a scene and the words, or the words alone: `KITCHEN_SCENE3_turn_on_the_stove`.
+    A name is a scene and the instruction, or only the instruction: `KITCHEN_SCENE3_turn_on_the_stove`.
     """
     stem = name.rsplit("/", 1)[-1].removesuffix(".hdf5").removesuffix(".bddl").removesuffix("_demo")
     return _SCENE.sub("", stem).replace("_", " ").strip()
@@ -122,7 +122,7 @@ with h5py.File(sys.argv[1]) as file:
 def _survives(path: Path) -> bool:
     """Return whether HDF5 can read a file's structure (all but the data); damage may crash the reading process."""
     looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
-    return looked.returncode >= 0  # an exception comes again, where it is caught
+    return looked.returncode >= 0  # an exception is raised again and caught when the file is opened here
 
 
 @lru_cache(maxsize=1024)
@@ -173,7 +173,7 @@ def env_args(path: Path) -> dict[str, Any]:
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
-    """Return the error for a file that lacks a part, or has the part in another form."""
+    """Return the error for a file that lacks a part, or has it in another form."""
     return BadInputError(where, found, expected, "download or record it again, or remove the demonstration")
 
 
@@ -229,8 +229,8 @@ class Demo:
 
     name: str  # demo_I
     length: int  # T, the rows in the file
-    instruction: str  # its own words; empty where it has none
-    success: bool | None  # whether a reward says that the task was solved; `None` where rewards do not say
+    instruction: str  # its own instruction; empty if it has none
+    success: bool | None  # True if a reward says that the task was solved; `None` if rewards do not record success
     rewarded: bool
 
 
@@ -240,13 +240,13 @@ class FileLayout:
 
     path: Path
     fps: float
-    instruction: str  # empty where only the environment's name says what was done
+    instruction: str  # empty if only the environment's name says what was done
     env_name: str
     cameras: tuple[str, ...]  # of images, then of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`
-    state: tuple[str, ...]  # keys of proprioception, in the order they are put together
+    state: tuple[str, ...]  # keys of proprioception, in the order in which they are joined
     objects: bool  # True where `obs/object` holds the state of the surroundings
     bottom_first: bool  # images have their bottom row first
-    lead: int  # by how many rows an action precedes the observation it was done on: 1 in LIBERO, 0 in robomimic
+    lead: int  # number of rows by which an action precedes its observation: 1 in LIBERO, 0 in robomimic
     demos: tuple[Demo, ...]  # in the order of their numbers
     masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
 
@@ -359,7 +359,7 @@ def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, An
 
 
 def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
-    """Return each file's instruction: its own, its environment's, or, if files share that one, its name's."""
+    """Return each file's instruction: its own, its environment's, or its name's if files share an environment."""
     unnamed = [layout.env_name for layout in layouts if not layout.instruction]
     return {
         layout.path: layout.instruction
@@ -379,7 +379,7 @@ def _state_keys(observed: Any) -> list[str]:
 
 
 def obs_key(camera: str) -> str:
-    """Return a camera's key under `obs`: the mask of `agentview_image` is called `agentview_mask` there."""
+    """Return a camera's key under `obs`: the mask of `agentview_image` has the key `agentview_mask` there."""
     return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
 
 

@@ -16,8 +16,8 @@ from counterpoint.formats.boundary import parsing
 from counterpoint.formats.hdf5.files import instructions, obs_key, open_hdf5, read_masks, scan
 from counterpoint.formats.kinds import hdf5_files
 
-_OPEN = 64  # files held open at a time; LIBERO-90 has 90
-_READING = Lock()  # an open file is closed for another one, which a second thread may be reading
+_OPEN = 64  # maximum number of files held open; LIBERO-90 has 90
+_READING = Lock()  # opening one file may close another, which a second thread may be reading
 
 
 def hdf5_splits(path: Path) -> tuple[str, ...]:
@@ -33,14 +33,14 @@ class Hdf5Store(Reader):
     """Demonstrations of robomimic or LIBERO, read from the disk on demand.
 
     Images are turned upright. State is the robot's own: end effector position, quaternion and gripper joints
-    (robomimic), gripper joints and joint angles (LIBERO). A demonstration succeeded where a reward reaches 1, as it
-    does in both when the task is solved. Files of a folder that share an environment and say nothing in words are
-    separate tasks, instructed by their names.
+    (robomimic), gripper joints and joint angles (LIBERO). A demonstration counts as a success if a reward reaches 1: in
+    both, that happens when the task is solved. Files of a folder that share an environment and record no instruction
+    are separate tasks; the instruction of each is taken from its file's name.
 
-    Action t is the action taken on image t, as everywhere here. robomimic's files have it so. LIBERO's recorder took
-    image t after action t (`scripts/create_dataset.py`), so of T rows come T - 1 steps: images and state of
-    rows 0 ... T-2 with actions and rewards of rows 1 ... T-1. The last image, of the task done, has no action and is
-    left out. LIBERO's own policies are trained on the file's rows, an action beside its result.
+    Action t is the action taken on image t, as everywhere in this library. robomimic's files follow this rule. LIBERO's
+    recorder took image t after action t (`scripts/create_dataset.py`), so T rows give T - 1 steps: images and state of
+    rows 0 ... T-2 with actions and rewards of rows 1 ... T-1. The last image, which shows the finished task, has no
+    action and is left out. LIBERO's own policies are trained on the file's rows, which pair an action with its result.
 
     Files are opened by the process that reads them, so a store may be used before and after a fork.
 
@@ -115,7 +115,7 @@ class Hdf5Store(Reader):
         return values
 
     def _file(self, path: Path) -> Any:
-        if self._owner != os.getpid():  # a fork must not read from its parent's open files
+        if self._owner != os.getpid():  # a forked process must not read from its parent's open files
             self._open, self._owner = {}, os.getpid()
         if path not in self._open:
             if len(self._open) >= _OPEN:

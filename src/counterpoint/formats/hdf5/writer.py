@@ -1,6 +1,6 @@
 """Write robomimic's HDF5 format, which robomimic trains from and this library reads: see `hdf5.files`.
 
-The file is built beside its path and renamed when it is complete.
+The file is built next to its path and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from counterpoint.formats.base import require_new
 from counterpoint.formats.hdf5.files import ROBOMIMIC_STATE, import_h5py
 
 _ABOUT = "counterpoint"
-_STATE_DIMS = (3, 4, 2)  # of each part of ROBOMIMIC_STATE
-_SUBSETS = {"val": "valid"}  # robomimic's names of splits, where they are others
+_STATE_DIMS = (3, 4, 2)  # dimensions of each part of ROBOMIMIC_STATE
+_SUBSETS = {"val": "valid"}  # robomimic's names of splits, if they differ from ours
 _SIMULATED = 1  # env_args["type"] of robosuite's environments
 
 
@@ -30,14 +30,14 @@ class RobomimicWriter:
 
     Images of the camera `agentview` become `obs/agentview_image`, its mask `obs/agentview_mask` (uint8 [T, H, W, 1],
     255 on the robot). State is end effector position (3), quaternion (4) and gripper (2). `next_obs` is `obs` one step
-    later; of the last step, which has none, it is the last observation again.
+    later; the last step has no next observation and repeats its own.
 
     Args:
         path: The file to write; it must not exist.
         env_name: robosuite's name of the environment.
         env_version: robosuite's version.
         env_kwargs: The environment's arguments, including `lang`, the instruction.
-        model_file: The simulated model in MJCF, which `states` belong to.
+        model_file: The simulated model in MJCF, to which `states` belong.
         about: Further notes: JSON, kept as the attribute `counterpoint` of `data`.
 
     Raises:

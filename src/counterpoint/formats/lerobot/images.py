@@ -1,7 +1,7 @@
-"""A copy of a LeRobot data set with further cameras, kept without loss as PNG in its parquet files.
+"""Copy a LeRobot data set and add cameras, stored losslessly as PNG in its parquet files.
 
-All other content is kept: videos are copied, not encoded again. The copy is made beside its path and renamed when it is
-complete.
+All other content is kept: videos are copied, not encoded again. The copy is made next to its path and renamed when it
+is complete.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _write_rows(
         raise damaged(source, f"{len(table)} rows", f"{locations[0].rows}, as the metadata say")
     metadata = table.schema.metadata or {}
     hub = json.loads(metadata.get(_HUB, b"{}"))
-    if hub:  # by which the Hub's viewer and `datasets` show a struct of bytes as an image
+    if hub:  # the Hub's viewer and `datasets` need it to show a struct of bytes as an image
         hub["info"]["features"] |= {key: {"_type": "Image"} for key in keys.values()}
         table = table.replace_schema_metadata({**metadata, _HUB: json.dumps(hub).encode()})
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """The files of a LeRobot data set: `meta/info.json`, and the location of every episode.
 
-Format v3.0 keeps many episodes in one parquet and one mp4 file (`meta/episodes` says where), v2.1 one episode in each
-(metadata in JSON lines). Nothing in the metadata is trusted: a path that leaves the data set's folder is refused.
+Format v3.0 keeps many episodes in one parquet and one mp4 file (`meta/episodes` gives their locations); v2.1 keeps one
+episode in each file (metadata in JSON lines). Metadata are not trusted: a path that leaves the data set's folder is
+refused.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ class Info:
     fps: float
     episodes: int  # of the whole data set
     features: Mapping[str, Feature]
-    splits: Mapping[str, tuple[int, int]]  # name -> first episode and the one after its last
+    splits: Mapping[str, tuple[int, int]]  # name -> its first episode, and the episode after its last
     data_path: str  # template of the parquet files' paths
     video_path: str  # template of the video files' paths; empty without video
-    chunk: int  # number of files (v3.0) or episodes (v2.1) a chunk folder
-    raw: Mapping[str, Any]  # the whole file
+    chunk: int  # number of files (v3.0) or episodes (v2.1) in a chunk folder
+    raw: Mapping[str, Any]  # the whole content of info.json
 
     @property
     def cameras(self) -> dict[str, str]:
@@ -97,9 +98,9 @@ class EpisodeLocation:
     number: int  # `episode_index`
     length: int
     instruction: str
-    success: bool | None  # whether any step reports success, where the metadata say
+    success: bool | None  # whether any step reports success; `None` if the metadata do not say
     data: Path  # the parquet file
-    row: int  # the first row there
+    row: int  # number of the episode's first row in that file
     rows: int  # number of rows the whole file must have
     videos: Mapping[str, VideoSpan]  # by feature key
 
@@ -161,7 +162,7 @@ def _require_inside(root: Path, path: Path) -> None:
     allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     try:
         inside = any(path.resolve().is_relative_to(folder) for folder in allowed)
-    except (OSError, RuntimeError, ValueError):  # a loop of links; no path at all
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or not a valid path
         inside = False
     require(inside, path, "a link that leaves the data set's folder", "a path inside it", _TRUST)
 
@@ -195,7 +196,7 @@ def locate(root: Path, info: Info) -> list[EpisodeLocation]:
 
 
 def _instruction(where: Path, tasks: Sequence[Any]) -> str:
-    """Return an episode's task in words; if it has several, the first, with one warning per file."""
+    """Return an episode's task in words; if it has several tasks, the first one, with one warning per file."""
     if len(tasks) > 1:
         _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
     return str(tasks[0]) if tasks else ""
@@ -246,7 +247,7 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
     for key, first in firsts.items():
         spans[key] = _spans(root, info.video_path, columns, f"videos/{key}", first, lengths, video_key=key)
         last = np.rint(columns[f"videos/{key}/to_timestamp"] * info.fps).astype(np.int64)
-        np.maximum.at(spans[key].most, spans[key].file, last)  # a file may be as long as its timestamps say, too
+        np.maximum.at(spans[key].most, spans[key].file, last)  # a file may also be as long as its timestamps say
     return [
         EpisodeLocation(
             number=int(columns["episode_index"][at]),
@@ -295,7 +296,7 @@ def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
 
 @dataclass(frozen=True)
 class _Spans:
-    """Shared files: their paths, first start and last end; the file of each episode; the most frames of each file."""
+    """Shared files: their paths, first start and last end; each episode's file; each file's maximum of frames."""
 
     paths: list[Path]
     first: Array

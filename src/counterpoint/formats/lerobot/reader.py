@@ -1,8 +1,7 @@
 """The reader of LeRobot data sets, v3.0 and v2.1, without `lerobot`.
 
-Frames are addressed by their number inside the video file, never by time: the first frame of an episode
-is number round(from_timestamp * fps), and step t is t frames further on. Every read compares the files with the
-metadata.
+Frames are addressed by their number inside the video file, never by time: the first frame of an episode is number
+round(from_timestamp * fps), and step t is t frames later. Every read compares the files with the metadata.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FEATURES = {
     "rewards": layout.REWARD,
 }
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
-"""Actions, states and rewards of the episodes read last, by all stores of this process together."""
+"""Actions, states and rewards of the episodes read last, shared by all stores of this process."""
 
 
 class LeRobotStore(Reader):
@@ -69,7 +68,7 @@ class LeRobotStore(Reader):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the metadata's content and name, size and time of change of every other file."""
+        """SHA-256 over the metadata's content and over the name, size and modification time of every other file."""
         digest = hashlib.sha256(repr([location.number for location in self._locations]).encode())
         for path in sorted(p for p in (self.root / "meta").rglob("*") if p.is_file()):
             digest.update(path.relative_to(self.root).as_posix().encode() + read_bytes(path))
@@ -97,7 +96,7 @@ class LeRobotStore(Reader):
         return stack_images((f"{at.data}, {key}", image) for image in images)
 
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
-        """Write an episode's videos, as they are, to `FOLDER/CAMERA.mp4`; return the file of each camera."""
+        """Copy an episode's videos, without encoding them again, to `FOLDER/CAMERA.mp4`; return each camera's file."""
         at = self._locations[episode]
         spans = {name: at.videos[key] for name, key in self._keys.items() if key in at.videos}
         for name, span in spans.items():

@@ -1,7 +1,7 @@
 """Columns of LeRobot's parquet tables as arrays and images, and back.
 
-Tables are read a row group at a time; the last groups and open files are kept within a bound, however large the
-data set.
+Tables are read one row group at a time. The last row groups and open files are kept up to a limit, however large the
+data set is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from counterpoint.formats.remote import opened
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 HINT = "copy or download the data set again"
 CHECKED = {"write_page_checksum": True}
-"""Options of every parquet file that is written: pages have checksums, which reading compares where there are any."""
+"""Options of every parquet file that is written: pages have checksums, which are compared on reading if they exist."""
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
@@ -53,7 +53,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def _check_sizes(path: Path, metadata: pq.FileMetaData, groups: Iterable[int], columns: int) -> None:
-    """Refuse row groups that claim more than can be read at once; a small page may claim much by repeating one value.
+    """Refuse row groups that claim more than can be read at once: a small page may claim much by repeating one value.
 
     Sizes of single columns would be exact, but pyarrow ends the process when it reads them from a damaged footer.
     """
@@ -85,7 +85,7 @@ FileKey = tuple[str, int, int]
 
 
 def file_key(path: Path) -> FileKey:
-    """Return path, size and time of change, so that a rewritten file has another key."""
+    """Return path, size and modification time, so that a rewritten file has another key."""
     with reading(path):
         status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
@@ -101,7 +101,7 @@ class _Opened:
 
 
 def _own(key: FileKey) -> _Opened:
-    """Return a file that this thread has opened itself, since threads that share an open parquet file crash."""
+    """Return a file that this thread itself has opened, since threads that share an open parquet file crash."""
     return _opened(key, threading.get_ident())
 
 

@@ -1,7 +1,7 @@
 """Write a LeRobot v3.0 data set, which `lerobot` opens like any other.
 
-Episodes are appended to parquet files and, camera by camera, to mp4 files until a file has reached its size.
-All of it is built in a temporary folder beside the target and renamed when it is complete.
+Episodes are appended to parquet files and, for each camera, to mp4 files; a file that has reached its size limit is
+followed by the next. All of it is built in a temporary folder next to the target and renamed when it is complete.
 
 LeRobot keeps statistics of every feature, for each episode and for the whole data set: min, max, mean, std, count and
 the quantiles q01 to q99. Statistics of images are per channel in [0, 1], shape (3, 1, 1), from a sample of pixels.
@@ -31,7 +31,7 @@ from counterpoint.formats.video import Codec, encode_video, probe_video, read_fr
 
 
 class _DataFiles:
-    """The parquet files under `data/`, one row group per episode; a file of `limit` bytes takes no further episode."""
+    """The parquet files under `data/`, one row group per episode; a file that has reached `limit` bytes is complete."""
 
     def __init__(self, folder: Path, limit: float, chunk: int) -> None:
         self._folder, self._limit, self._chunk = folder, limit, chunk
@@ -62,7 +62,7 @@ class _DataFiles:
 
 
 class _VideoTrack:
-    """The mp4 files of one camera, the feature `key`; a file of `limit` bytes takes no further episode."""
+    """The mp4 files of one camera, the feature `key`; a file that has reached `limit` bytes is complete."""
 
     def __init__(self, folder: Path, key: str, fps: int, limit: float, chunk: int) -> None:
         self._folder, self._key, self._fps, self._limit, self._chunk = folder, key, fps, limit, chunk
@@ -130,7 +130,7 @@ def _write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
 
 
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-_FRAMES, _SIDE = 16, 112  # frames an episode, and pixels a side, that statistics look at
+_FRAMES, _SIDE = 16, 112  # frames per episode, and pixels per side, that statistics are computed from
 
 
 def vector_stats(values: Array) -> dict[str, list[Any]]:
@@ -148,7 +148,7 @@ def vector_stats(values: Array) -> dict[str, list[Any]]:
 
 
 def sampled_steps(length: int) -> NDArray[np.int64]:
-    """Return the steps whose images enter statistics: all steps of a short episode, else some, evenly spaced."""
+    """Return the steps whose images enter statistics: all of a short episode, evenly spaced ones of a long episode."""
     return np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).astype(np.int64))
 
 
@@ -160,7 +160,7 @@ class PixelCounts:
         self.counts = np.zeros((3, 256), dtype=np.int64)
 
     def add(self, frames: Array) -> None:
-        """Count the pixels of uint8 [N, H, W, 3]; of large images only every second, third ... pixel."""
+        """Count the pixels of uint8 [N, H, W, 3]; in large images only every second, third ... pixel."""
         stride = max(1, min(frames.shape[1:3]) // _SIDE)
         self.frames += len(frames)
         for channel, counts in enumerate(self.counts):
@@ -198,7 +198,7 @@ def _vectors(episode: Episode) -> dict[str, Array | None]:
 
 
 class LeRobotWriter:
-    """A writer of episodes into a new folder, which exists only after `finalize`.
+    """A writer of episodes into a new folder, which appears only after `finalize`.
 
     Success is kept as the feature `next.success`, true at the last step of a successful episode, and rewards as
     `next.reward`; each exists if the first episode has it. The format has no room for masks and terminal frames.
@@ -214,8 +214,8 @@ class LeRobotWriter:
         info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
         image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
         codec: The video codec.
-        data_files_size_in_mb: A parquet file of this size takes no further episode.
-        video_files_size_in_mb: An mp4 file of this size takes no further episode.
+        data_files_size_in_mb: A parquet file that has reached this size takes no further episode.
+        video_files_size_in_mb: An mp4 file that has reached this size takes no further episode.
         chunks_size: Number of files per chunk folder.
 
     Raises:
@@ -411,11 +411,11 @@ class LeRobotWriter:
 
 
 def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float32]) -> None:
-    """Copy a LeRobot v3 data set and give every frame one more number; media are copied as they are.
+    """Copy a LeRobot v3 data set and add one number to every frame; media are copied as they are.
 
     Args:
         root: The data set.
-        out: The folder to write; it must not exist, and appears whole.
+        out: The folder to write; it must not exist, and appears only when complete.
         name: The feature; an existing one is replaced.
         values: [N], in the order of the frames' `index`.
     """
@@ -452,7 +452,7 @@ def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 
 def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa.Table:
-    """Return rows of data with one more number, in the Hub's description of the columns too."""
+    """Return rows of data with one more number, which is also added to the Hub's description of the columns."""
     metadata = dict(table.schema.metadata or {})
     if b"huggingface" in metadata:
         tree = json.loads(metadata[b"huggingface"])

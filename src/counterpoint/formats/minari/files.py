@@ -1,8 +1,8 @@
 """Find and open a Minari data set: a folder anywhere, an id below the local root, or a download.
 
-    ROOT/D4RL/pointmaze/umaze-v2/data/metadata.json     with main_data.hdf5, or a folder an episode, beside it
+    ROOT/D4RL/pointmaze/umaze-v2/data/metadata.json     next to main_data.hdf5, or to one folder per episode
 
-ROOT is `MINARI_DATASETS_PATH`, by default `~/.minari/datasets`; a folder given by its path may lie anywhere.
+ROOT is `MINARI_DATASETS_PATH`, by default `~/.minari/datasets`; a folder that is given by its path may lie anywhere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_minari(source: str | Path) -> Any:
     minari = import_minari()
     folder = _find(minari, source)
     main = folder / "data" / _MAIN
-    if main.is_file():  # refuse a file that reads from another one, or claims what it does not hold
+    if main.is_file():  # refuse a file that reads from another file, or claims data that it does not hold
         open_hdf5(main, "the HDF5 file of a Minari data set").close()
     with reading(folder):
         try:
@@ -84,7 +84,7 @@ def _find(minari: Any, source: str | Path) -> Path:
     try:
         minari.download_dataset(name)
         return Path(minari.load_dataset(name).spec.data_path).parent
-    except Exception as error:  # no network, no such id, or no package to download with
+    except Exception as error:  # no network, an unknown id, or a package missing for the download
         found = f"nothing in {root}, and no download ({type(error).__name__}: {first_line(error)})"
         hint = (
             f"where there is a network, run: pip install 'minari[hdf5,hf]' && minari download {name}; then copy "

@@ -1,8 +1,8 @@
 """Minari data sets as replay buffers: D4RL's mazes, gymnasium-robotics' tasks, and the output of `write_minari`.
 
 Two kinds are read: goal environments, whose observations are `observation`, `achieved_goal` and `desired_goal`, and
-flat vectors, whose whole states can serve as goals. Some environments, such as AntMaze, keep the achieved coordinates
-out of the observation; the reader puts them in front, because an agent must see its location to reach a goal.
+flat vectors, whose whole states can serve as goals. Some environments, such as AntMaze, leave the achieved coordinates
+out of `observation`; the reader puts them in front, because an agent must know its location to reach a goal.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _SUCCESS = ("success", "is_success")
 
 
 def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBuffer:
-    """Read a Minari data set into a replay buffer of its size.
+    """Read a Minari data set into a replay buffer of the data set's size.
 
     Args:
         source: A data set's folder, or an id such as "D4RL/antmaze/umaze-v1", which is downloaded where it is not in
             the local root (`MINARI_DATASETS_PATH`).
-        goals: `coordinates` as the environment separates them, or whole states. The commanded goal is the desired goal
-            at the episode's start, or, for whole states, the last state.
+        goals: `coordinates` takes the goal coordinates that the environment separates, `state` takes whole states. The
+            commanded goal is the desired goal at the episode's start or, for whole states, the last state.
 
     Raises:
-        BadInputError: When it cannot be found, downloaded or read, its spaces are not those of a goal-reaching task,
-            an episode has fewer than two states, or holds NaN or actions out of their bounds.
+        BadInputError: When the data set cannot be found, downloaded or read, its spaces are not those of a
+            goal-reaching task, or an episode has fewer than two states, NaN, or actions out of their bounds.
         MissingExtraError: When `minari` is not installed.
     """
     data = open_minari(source)
@@ -78,8 +78,8 @@ def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None
 
     Args:
         store: The data set.
-        bounds: The actions of -1 and 1 (`ReplayBuffer.action_bounds`); by default the least and the greatest value of
-            each dimension over these episodes.
+        bounds: The actions that become -1 and 1 (`ReplayBuffer.action_bounds`); by default the minimum and the maximum
+            of each dimension over these episodes.
 
     Raises:
         BadInputError: When the store has no state or no actions, or an episode has fewer than two steps.
@@ -131,7 +131,7 @@ def describe_minari(path: Path) -> dict[str, str]:
 
 
 def examine_minari(path: Path) -> list[BadInputError]:
-    """Return the first fault of a data set, which is read episode by episode; none if it is sound."""
+    """Return the first fault of a data set, which is read episode by episode; an empty list if there is none."""
     try:
         deque(_episodes(path)[0], maxlen=0)
     except BadInputError as error:
@@ -140,22 +140,22 @@ def examine_minari(path: Path) -> list[BadInputError]:
 
 
 def _episodes(path: Path) -> tuple[Iterator[GoalEpisode], bool]:
-    """Return episodes with goal coordinates or, without these, whole states as goals; and whether goals are states."""
+    """Return episodes with goal coordinates or, without these, whole states as goals; and True if goals are states."""
     try:
         return read_minari(path), False
-    except BadInputError:  # every other fault is a fault of states too
+    except BadInputError:  # any other fault is found with states too
         return read_minari(path, goals="state"), True
 
 
 @dataclass(frozen=True)
 class _Form:
-    """The reading of a data set's numbers."""
+    """How the numbers of a data set are read."""
 
     spaces: Spaces
     goals: Goals
     nested: bool  # observations are dictionaries
-    prepend: bool  # achieved coordinates, no adjacent columns of the observation, go in front of it
-    bounds: Array | None  # float [2, A], the actions of -1 and 1; `None` of discrete actions
+    prepend: bool  # achieved coordinates are not adjacent columns of the observation, so they go in front of it
+    bounds: Array | None  # float [2, A], the actions that become -1 and 1; `None` for discrete actions
     first: int = 0  # number of the first discrete action
 
 
@@ -239,7 +239,7 @@ def _scaled(actions: Array, low: Array, high: Array) -> Array:
 
 
 def _success(raw: Any) -> NDArray[np.bool_] | None:
-    """Return success after each transition, bool [T], if infos record it; Minari's first info is that of the reset."""
+    """Return success after each transition, bool [T], if infos record it; Minari's first info belongs to the reset."""
     infos = raw.infos or {}
     said = next((infos[name] for name in _SUCCESS if name in infos), None)
     return None if said is None else as_numbers(said).astype(np.bool_).reshape(-1)[-len(raw.rewards) :]
@@ -253,10 +253,10 @@ def _fill(
     bounds: Array | None,
     states_are_goals: bool,
 ) -> ReplayBuffer:
-    from counterpoint.data.replay import ReplayBuffer  # here, so that reading data imports no torch
+    from counterpoint.data.replay import ReplayBuffer  # imported here, so that reading data imports no torch
 
     total = max(sum(lengths), 1)
-    mean = max(total // max(len(lengths), 1), 1)  # just enough rows for these episodes
+    mean = max(total // max(len(lengths), 1), 1)  # exactly enough rows for these episodes
     about: dict[str, Any] = {"goal_is_observation": states_are_goals, "action_bounds": bounds}
     buffer = ReplayBuffer(spaces, capacity=total, shortest=mean, **about)
     for number, episode in enumerate(episodes):

@@ -30,17 +30,17 @@ def write_minari(
     discrete: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a data set, whole or not at all. Images are kept as they are, not as JPEG.
+    """Write a data set, completely or not at all. Images are kept as they are, not as JPEG.
 
     Args:
         out: The data set's folder, which must not exist. Below `MINARI_DATASETS_PATH` it can be loaded by id.
         episodes: One episode or more, all with the same shapes.
-        env_id: The environment of the recording, noted under `env_id` and not as Minari's `env_spec`, because
+        env_id: The environment of the recording, noted under `env_id` instead of Minari's `env_spec`, because
             gymnasium's registry lacks this library's goal environments.
         description: A description of the contents, for readers.
         algorithm: Name of the policy that acted.
         author: Name of the person who recorded it.
-        dataset_id: The data set's id; by default the folder's name, with `-v0` added where it names no version.
+        dataset_id: The data set's id; by default the folder's name, with `-v0` added if the name has no version.
         discrete: The number of actions, where they are discrete.
         about: Further notes for the metadata, as JSON values.
 
@@ -125,7 +125,7 @@ def _buffers(episodes: Sequence[GoalEpisode], spaces: Spaces) -> Iterator[Any]:
         last = np.arange(T) == T - 1
         infos = None
         if episode.success is not None:
-            # Minari keeps the reset's info too, so infos are as many as states.
+            # Minari also keeps the info of the reset, so there are as many infos as states.
             infos = {"success": np.concatenate([[False], np.asarray(episode.success, dtype=np.bool_)])}
         yield EpisodeBuffer(
             observations={

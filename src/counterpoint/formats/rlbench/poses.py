@@ -1,11 +1,13 @@
-"""RLBench's poses as the seven numbers of an action and the fourteen of a state, and back.
+"""Convert RLBench's poses to actions of seven numbers and states of fourteen, and back.
 
 ICon's Table 4 has actions of seven numbers, and states of fourteen: "arm joint positions, end-effector poses, and
 gripper status", 7 + 6 + 1. So a rotation is three numbers: a rotation vector, measured from the gripper pointing
-straight down, where the arm mostly works (from the world's axes that is half a turn, where vectors jump in sign).
+straight down, which is the pose around which the arm mostly works. (Measured from the world's axes, that pose is half a
+turn, where rotation vectors jump in sign.)
 
-Actions are scaled to about [-1, 1] by this library's own scale (the paper does not say its own): position, where 0 is
-(0.25, 0, 1.25) m in the world and 1 is 0.75 m from there; rotation, 1 half a turn; gripper, 1 open and -1 closed.
+Actions are scaled to about [-1, 1] by this library's own scale (the paper does not give its scale). For position, 0 is
+(0.25, 0, 1.25) m in the world and 1 is 0.75 m from there; for rotation, 1 is half a turn; for the gripper, 1 is open
+and -1 closed.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def from_action(action: Float[Numbers, "*lead 7"]) -> Float[NDArray[np.float64],
 def to_state(
     joints: Float[Numbers, "*lead 7"], pose: Float[Numbers, "*lead 7"], opened: Float[Numbers, "*lead"]
 ) -> Float[NDArray[np.float32], "*lead 14"]:
-    """Return joint angles (radians), gripper position (metres), rotation vector from straight down, and open."""
+    """Return joint angles (radians), gripper position (metres), rotation vector from straight down, and gripper."""
     parts = [joints, pose[..., :3], rotation_vector(pose[..., 3:]), np.asarray(opened)[..., None]]
     return np.concatenate(parts, axis=-1).astype(np.float32)
 
@@ -54,7 +56,7 @@ def to_state(
 def rotation_vector(quaternion: Float[Numbers, "*lead 4"]) -> Float[NDArray[np.float64], "*lead 3"]:
     """Return the rotation from straight down to a quaternion x, y, z, w, about the world's axes, in radians."""
     turn = _product(np.asarray(quaternion, np.float64), _DOWN * (-1, -1, -1, 1))
-    turn = np.where(turn[..., 3:] < 0, -turn, turn)  # the shorter of the two ways round
+    turn = np.where(turn[..., 3:] < 0, -turn, turn)  # the shorter of the two rotations
     sine = np.linalg.norm(turn[..., :3], axis=-1, keepdims=True)
     angle = 2 * np.arctan2(sine, turn[..., 3:])
     vector: NDArray[np.float64] = turn[..., :3] * np.where(sine > 1e-12, angle / np.maximum(sine, 1e-12), 2.0)

@@ -2,13 +2,13 @@
 
 `tools/dataset_generator.py` of RLBench writes, for each task::
 
-    TASK/variation0/variation_descriptions.pkl         a list of instructions, all of one meaning
+    TASK/variation0/variation_descriptions.pkl         a list of instructions with the same meaning
     TASK/variation0/episodes/episode0/low_dim_obs.pkl  a `Demo` of T observations, without their images
     TASK/variation0/episodes/episode0/front_rgb/0.png  ... and wrist_rgb, front_mask, front_depth, ...
 
-or, with all variations mixed, `TASK/all_variations/episodes/episode0`, where the descriptions lie in each episode.
+or, with all variations mixed, `TASK/all_variations/episodes/episode0`, where each episode holds its descriptions.
 
-Written from RLBench's sources and tested on files made after them, never on a recording of CoppeliaSim's.
+This reader is written from RLBench's sources and tested on files made after them, never on a recording of CoppeliaSim.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from counterpoint.formats.rlbench.poses import to_action, to_state
 ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
 """CoppeliaSim's numbers of the Panda's eight links, its hand and its two fingers in RLBench's scene.
 
-They are in the scene before any task is loaded, so they are the same in every episode, which users of the masks report
-and nobody here has verified. `RLBenchTask.robot_handles` reads them from a running simulator.
+They are in the scene before any task is loaded, so they are the same in every episode. Users of the masks report this;
+it has not been verified for this library. `RLBenchTask.robot_handles` reads the numbers from a running simulator.
 """
 
 _DESCRIPTIONS = "variation_descriptions.pkl"
 _VARIATION = re.compile(r"variation(\d+)")
 _CAMERAS = ("front", "wrist", "left_shoulder", "right_shoulder", "overhead")
-_FPS = 20.0  # RLBench's step is 0.05 s; the files do not say
+_FPS = 20.0  # RLBench's step is 0.05 s; the files do not record it
 _FIELDS = (("joint_positions", 7), ("gripper_pose", 7), ("gripper_open", 1))
 _HINT = "record the episode again"
 
@@ -74,15 +74,15 @@ class RLBenchStore(Reader):
     """Demonstrations of RLBench, their images read from the disk on demand.
 
     A recording of T + 1 observations gives T steps. The action of a step is the gripper's pose at the next observation,
-    the target that an inverse-kinematics controller needs; the last observation has no action and is left out. Actions
-    have seven numbers and states fourteen; see `counterpoint.formats.rlbench.poses`.
+    which is the target that an inverse-kinematics controller needs; the last observation has no action and is left out.
+    Actions have seven numbers and states fourteen; see `counterpoint.formats.rlbench.poses`.
 
-    Cameras are those whose `CAMERA_rgb` folders every episode has, the front one first. RLBench's masks hold
-    the number of each pixel's object; here `front_mask` marks the pixels of `front` that show the robot. A camera has
-    no mask where mask images are missing, or where the first of them shows no part of the robot.
+    Cameras are those whose `CAMERA_rgb` folders every episode has, the front camera first. RLBench's masks hold the
+    number of the object that each pixel shows; in this reader, `front_mask` marks the pixels of `front` that show the
+    robot. A camera has no mask if mask images are missing, or if the first mask image shows no part of the robot.
 
-    An episode's instruction is the first of its variation's descriptions. RLBench keeps successful demonstrations
-    alone, so each counts as a success.
+    An episode's instruction is the first of its variation's descriptions. RLBench keeps only successful demonstrations,
+    so each episode counts as a success.
 
     Args:
         path: A folder of tasks, of one task's variations, of one variation, or of episodes.
@@ -116,7 +116,7 @@ class RLBenchStore(Reader):
         return mask_frames(np.isin(_handles(images), self.robot_handles)) if mask else images
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions and state; the files have nothing else."""
+        """Return actions and state; the files have no rewards or other vectors."""
         return getattr(self._demos[episode], name, None)
 
     def _shows_robot(self, camera: str) -> bool:
@@ -181,7 +181,7 @@ def _instruction(folder: Path) -> str:
 
 
 class Recorded:
-    """A stand-in for RLBench's `Demo` and `Observation`: the attributes that were written, and no behaviour."""
+    """A stand-in for RLBench's `Demo` and `Observation`: it has the attributes that were written, but no methods."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -212,7 +212,7 @@ class _RecordedType:
 
 
 class RecordedArray:
-    """A stand-in for `numpy.ndarray`: bytes, a shape and a type; `numpy.asarray` makes an array of sound ones."""
+    """A stand-in for `numpy.ndarray`: bytes, a shape and a type; `numpy.asarray` makes an array if these are sound."""
 
     shape: Any = (0,)
     type: Any = None
@@ -235,9 +235,9 @@ class RecordedArray:
 def load_pickle(path: Path) -> Any:
     """Return the contents of a pickle: plain values, `RecordedArray`, and `Recorded` for RLBench's own classes.
 
-    A pickle builds its objects by calling whatever it names, and even numpy's own classes, called with the right
-    arguments, read and write memory at will. So nothing of numpy is called: arrays and numbers become stand-ins that
-    hold bytes, and are made into arrays of numbers, and of nothing else, when they are read.
+    A pickle builds its objects by calling whatever it names. Even numpy's own classes, called with the right arguments,
+    read and write memory at will. So no function of numpy is called: arrays and numbers become stand-ins that hold
+    bytes, and only arrays of numbers are made from these when they are read.
 
     Raises:
         BadInputError: When the pickle names anything else, or is damaged.
@@ -245,13 +245,13 @@ def load_pickle(path: Path) -> Any:
     content = read_bytes(path)
     with parsing(path, "a pickle as RLBench writes it", _HINT):
         for operation, argument, _ in pickletools.genops(content):
-            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):  # memory up to there
+            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):  # would take memory
                 raise pickle.UnpicklingError(f"place {argument} among {len(content)} bytes")
         try:
             return _Unpickler(content, path).load()
         except MISTAKES as error:
             traceback = error.__traceback__
-            if traceback is not None and traceback.tb_next is not None:  # of the code below
+            if traceback is not None and traceback.tb_next is not None:  # a mistake in the code below
                 raise
             raise pickle.UnpicklingError(first_line(error)) from error  # an operation on a value of another kind
 

@@ -1,10 +1,10 @@
-"""The reader of RLDS data sets, which TensorFlow Datasets wrote: by index, with their checksums verified.
+"""The reader of RLDS data sets, which TensorFlow Datasets wrote: records are read by index, and checksums verified.
 
 ::
 
     NAME/VERSION/dataset_info.json                         splits: name, shardLengths, filepathTemplate
     NAME/VERSION/features.json                             nested dictionaries of features
-    NAME/VERSION/NAME-SPLIT.tfrecord-00000-of-00008        one record an episode
+    NAME/VERSION/NAME-SPLIT.tfrecord-00000-of-00008        one record per episode
 
 An episode's record is a flat `tf.train.Example`: the feature `steps/observation/image` holds the images of all steps,
 `steps/action` the actions of all steps, end to end.
@@ -38,8 +38,8 @@ _INSTRUCTIONS = ("language_instruction", "natural_language_instruction", "instru
 _PLACES = ("steps/", OBSERVATION, "", "episode_metadata/")
 _NO_STATE = re.compile(r"embedding|image|depth|cloud")
 _STRINGS = ("string", "object")
-_FPS = 5.0  # BridgeData's; RLDS does not say
-_LOOKED_AT = 8  # episodes whose first images show which cameras are empty
+_FPS = 5.0  # BridgeData's rate; RLDS records none
+_LOOKED_AT = 8  # number of episodes whose first images show which cameras are empty
 _EXPECTED = "an episode with the features of features.json"
 _examples: LRUCache[Example] = LRUCache(limit=256 * 1024**2)
 
@@ -76,7 +76,7 @@ class Layout:
     """The names of the features that an episode is read from.
 
     Attributes:
-        counted: A feature of every step, by which steps are counted.
+        counted: A feature that every step has; its values give the number of steps.
         cameras: The feature of each camera, the likely main camera first.
         actions: Features that together are the action.
         state: Features that together are the state.
@@ -96,7 +96,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shard:
-    """A file and the number of its episodes by `dataset_info.json`."""
+    """A file, and the number of its episodes according to `dataset_info.json`."""
 
     path: Path
     length: int
@@ -224,15 +224,15 @@ class _Record:
 class RldsStore(Reader):
     """Episodes of an RLDS data set, their images decoded on demand; TensorFlow is not needed.
 
-    Opening walks through the records without touching an image. A record's checksum is verified whenever it is read.
+    Opening walks through the records without decoding an image. A record's checksum is verified whenever it is read.
 
-    - Step t holds observation t and the action taken on it, all as the file has them.
-    - Cameras are the colour images of `observation`; cameras on the hand come last. One whose images are of a
-      single colour in all of eight episodes is an empty slot and left out.
-    - An action in several parts is put together in the alphabetical order of their names. The state is
-      `observation/state`, else all vectors of floats in `observation`, but for embeddings.
+    - Step t holds observation t and the action taken on it, both as the file has them.
+    - Cameras are the colour images of `observation`; cameras on the hand come last. A camera whose images have a single
+      colour in all of eight episodes is an empty slot and left out.
+    - An action in several parts is joined in the alphabetical order of the parts' names. The state is
+      `observation/state`, or else all vectors of floats in `observation` except embeddings.
     - The instruction is `language_instruction` or `natural_language_instruction`, of the step, the observation or the
-      episode; where it changes within an episode, the first one that is not empty.
+      episode; if it changes within an episode, the first one that is not empty.
     - Success is a feature `success` where there is one. Otherwise an episode succeeded when a reward reached 1, and
       failed when none did but another episode's did; where no reward reaches 1, success is unknown.
     - RLDS has no frame rate: 5 frames a second, BridgeData's rate, are assumed.
@@ -345,7 +345,7 @@ class RldsStore(Reader):
             try:
                 return bool(np.ptp(self.read(episode, np.array([0]), camera)) > 0)
             except BadInputError:
-                return True  # an error that names the camera's image is worth more than a camera less
+                return True  # an error that names the camera's image is better than a missing camera
 
         known = tuple(self._layout.cameras)
         shown = tuple(camera for camera in known if any(shows(camera, int(episode)) for episode in some))

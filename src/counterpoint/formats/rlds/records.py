@@ -1,14 +1,14 @@
 """TFRecord files and the `tf.train.Example` messages in them.
 
-A file is a row of records, each of which holds a serialised message::
+A file is a sequence of records, each of which holds a serialised message::
 
     uint64   length of the data, little endian
     uint32   masked CRC-32C of these eight bytes
     bytes    data
     uint32   masked CRC-32C of the data
 
-Only the parts of a message that are asked for are decoded, and a walk through a mapped file touches no image, so that
-the index of a large data set is made in a small part of the time that reading it takes.
+Only the parts of a message that are asked for are decoded, and a walk through a mapped file reads no image. So indexing
+a large data set takes a small part of the time of reading it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def record_spans(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the offset and the length of each record's data; only lengths are read, and their checksums verified.
+    """Yield the offset and the length of each record's data; only lengths are read and checked against their checksums.
 
     Raises:
         BadInputError: A length is damaged or reaches beyond the end of the file.
@@ -93,7 +93,7 @@ def values_of(feature: memoryview) -> list[memoryview] | Array:
     parts = list(_repeated(content, 1))
     if kind == _BYTES:
         return parts
-    packed = b"".join(parts)  # packed or one by one, the bytes of the numbers are the same
+    packed = b"".join(parts)  # the bytes of the numbers are the same whether packed or one by one
     if kind == _FLOATS:
         return np.frombuffer(packed, "<f4")
     if kind == _INTEGERS:
