@@ -19,6 +19,7 @@ from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.run import load_checkpoint, save_checkpoint
 from tests.agents.baseline_batches import acted
 from tests.agents.point_world import AGENTS, IMAGES, STATES, point_batch, small_agent
+from tests.marks import quick
 
 DISCRETE = Spaces(observation=(2,), goal=(2,), action=4, discrete=True)
 every_agent = pytest.mark.parametrize("name", AGENTS)
@@ -124,7 +125,7 @@ def test_asks_for_the_keys_it_reads_and_no_others(name: str, goals: str) -> None
             agent.update({other: value for other, value in batch.items() if other != key}, 1)
 
 
-@every_agent
+@pytest.mark.parametrize("name", quick(["td_infonce"], AGENTS))
 def test_bfloat16_products_keep_float32_parameters_and_nearly_the_losses(name: str) -> None:
     settings: dict[str, Any] = {"critic_lr": 3e-3, "discount": 0.5, "temperature": 0.2}
     exact, half = small_agent(name, **settings), small_agent(name, bf16=True, **settings)

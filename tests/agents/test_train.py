@@ -24,6 +24,7 @@ from counterpoint.formats.video import probe_video
 from counterpoint.training.agent import AgentRecipe
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
+from tests.marks import quick
 
 pytestmark = pytest.mark.sim
 
@@ -137,9 +138,7 @@ QUICK = ("td_infonce", "gcbc", "decision_transformer")
 """Agents whose offline data differ: transitions, relabelled goals, sequences."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in AGENTS]
-)
+@pytest.mark.parametrize("name", quick(QUICK, AGENTS))
 def test_every_agent_trains_on_recorded_data(name: str, maze: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_agent(name, out, OFFLINE, data=str(maze), env="PointMaze_UMaze-v3")

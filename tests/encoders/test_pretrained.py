@@ -17,6 +17,7 @@ from counterpoint.encoders import DualEncoder, EncoderConfig, pretrained
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.pretrained import PRETRAINED, PretrainedEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
+from tests.marks import quick
 
 torchvision = pytest.importorskip("torchvision", reason="needs the extra `clip`")
 timm = pytest.importorskip("timm", reason="needs the extra `clip`")
@@ -181,6 +182,7 @@ def test_a_file_of_another_model_is_refused(case: Case, tmp_path: Path, small: N
         PretrainedEncoder(name, str(path))
 
 
+@pytest.mark.slow
 def test_clip_takes_the_image_half_of_the_state_dict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_clip = pytest.importorskip("open_clip", reason="needs the extra `clip`")
     small = replace(PRETRAINED["clip"], architecture="ViT-S-32-alt", width=256)
@@ -348,7 +350,7 @@ def test_the_large_vits_differ_in_numbers_alone() -> None:
         assert pretrained._VITS[PRETRAINED[name].architecture] == (PRETRAINED[name].width, 24, 16)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", quick(list(OWN)[::3], OWN))
 def test_every_model_gives_the_width_it_states(name: str) -> None:
     model = PRETRAINED[name]
     with torch.device("meta"):  # shapes alone: no memory, no arithmetic

@@ -27,6 +27,7 @@ from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.envs.recording import Recording, Staging
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
+from tests.marks import quick
 
 QUICK = ("handle-press", "coffee-button")
 
@@ -179,7 +180,7 @@ def test_more_episodes_extend_a_data_set_and_record_only_what_is_new(
         collect_metaworld(config(tmp_path / "set", lossless=lossless, noise=0.5, **larger))
 
 
-@pytest.mark.parametrize("stop", ["record", "assemble", "rename"])
+@pytest.mark.parametrize("stop", quick(["assemble"], ["record", "assemble", "rename"]))
 def test_an_extension_that_was_interrupted_continues(
     tmp_path: Path, numbered: list[int], monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:

@@ -17,6 +17,7 @@ from tests.agents.point_env import (
     make_refusing,
     make_speechless,
 )
+from tests.marks import quick
 
 RIGHT = np.array([1.0, 0.0], np.float32)
 
@@ -47,7 +48,7 @@ def test_rows_here_and_apart_answer_alike_to_the_bit() -> None:
     assert (last.over, last.terminated, last.truncated) == (True, False, True)
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("processes", quick([False], [False, True]))
 def test_rows_reset_and_step_alone(processes: bool) -> None:
     with VectorEnv(make_point, 3, processes=processes) as envs:
         first = answers(envs, [2], [5])

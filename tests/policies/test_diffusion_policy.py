@@ -52,10 +52,10 @@ def by_hand(made: DiffusionPolicy, frames: Array, state: Array, t: int, seed: in
     ("use_state", "diffusion"),
     [
         (True, {}),
-        (False, {}),
+        pytest.param(False, {}, marks=pytest.mark.slow),
         (True, {"sampler": "ddpm", "inference_steps": 20}),
         (True, {"obs_steps": 3, "executed": 1}),
-        (True, {"obs_steps": 1}),
+        pytest.param(True, {"obs_steps": 1}, marks=pytest.mark.slow),
         (True, {"network": "transformer", "width": 8, "heads": 2, "layers": 1}),
     ],
 )

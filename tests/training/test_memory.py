@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from counterpoint.training.memory import MemoryConfig, blocks, buffers_kept
 from tests.conftest import moving_square_store
 from tests.contracts.tiny import TinyEncoder
 from tests.data.sampling import sampler
+from tests.marks import quick
 from tests.training.step_data import SIZE, control_store
 
 B = 8
@@ -81,18 +81,13 @@ def check(objective: Objective, batch: Batch, tolerance: float) -> None:
         assert same == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
-def by_family(names: Iterable[str]) -> list[Any]:
-    """Return parameters, of which those beside `FAMILIES` are slow."""
-    return [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in sorted(names)]
-
-
-@pytest.mark.parametrize("name", by_family(objective_names(ClipObjective)))
+@pytest.mark.parametrize("name", quick(FAMILIES, sorted(objective_names(ClipObjective))))
 def test_chunks_have_the_gradient_of_the_whole_batch(name: str) -> None:
     objective = clip_objective(name)
     check(objective, sampler(moving_square_store(), objective.sampling(), batch_size=B, seed=0)[3], 1e-9)
 
 
-@pytest.mark.parametrize("name", by_family(objective_names(StepObjective)))
+@pytest.mark.parametrize("name", quick(FAMILIES, sorted(objective_names(StepObjective))))
 def test_chunks_of_transitions_have_the_gradient_of_the_whole_batch(name: str) -> None:
     objective = step_objective(name)
     batch = sampler(control_store(12, rewards=True), objective.sampling(), batch_size=B, seed=0)[1]

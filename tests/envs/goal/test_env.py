@@ -22,6 +22,7 @@ from counterpoint.envs.vector import Step, VectorEnv
 from counterpoint.errors import BadInputError
 from tests.envs.filming import in_place_of_moviepy
 from tests.envs.toy_goals import Slider
+from tests.marks import quick
 
 pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("slider")]
 
@@ -66,7 +67,7 @@ def same(first: list[Any], second: list[Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("config", FORMS, ids=called)
+@pytest.mark.parametrize("config", quick(FORMS[1::2], FORMS), ids=called)
 def test_every_form_is_what_it_promises_and_its_seed_decides_everything(config: EnvConfig) -> None:
     env = make_goal_env(config)
     first = play(env, seed=3)
@@ -174,11 +175,7 @@ def test_environments_and_functions_that_make_them_are_taken() -> None:
         make_goal_env(config, partial(gymnasium.make, "CartPole-v1"))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [pytest.param(form, marks=[] if number in (0, 5) else [pytest.mark.slow]) for number, form in enumerate(FORMS)],
-    ids=called,
-)
+@pytest.mark.parametrize("config", quick([FORMS[0], FORMS[5]], FORMS), ids=called)
 def test_every_form_passes_gymnasium_s_checks_and_is_filmed(
     config: EnvConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
