@@ -9,7 +9,7 @@ reach, the reward is the data's, and observation and goal are concatenated:
     L(pi) = - lambda E[ Q_1(s, pi(s, g), g) ] + E[ ||pi(s, g) - a||^2 / A ],    lambda = 2.5 / E|Q_1|
 
 The policy and the moving averages are updated at every second step. The authors normalise states by the data set's
-moments; here the data should be normalised.
+moments. This agent does not: the data should be normalised.
 """
 
 from __future__ import annotations

@@ -197,14 +197,15 @@ def draw_near(
 
     Args:
         near: The rule of the negatives.
-        anchors: t.
-        positives: t + K, around which the window lies.
+        anchors: Steps t of the anchors.
+        positives: Steps t + K of the positives, around which the windows lie.
         lengths: T, the length of each anchor's episode.
-        rng: The stream that picks one candidate for each anchor, uniformly.
+        rng: The stream that picks one step of the window for each anchor, uniformly, unless `near.every`.
 
     Returns:
-        The steps, and which of them are candidates; where `near.every` takes more steps than the episode has, the
-        nearest candidate is repeated and marked False.
+        The steps of the negatives, and a mask that is True for real negatives. If `near.every` is set, steps of the
+        window that may not be negatives, such as those outside the episode, are replaced by the negative nearest to
+        the positive, and the mask is False there.
     """
     W = near.window
     distances = np.concatenate([np.arange(-W, 0), np.arange(1, W + 1)])

@@ -377,7 +377,7 @@ class HubEncoder(nn.Module, SavedModel):
         return self.config.model_dump(mode="json"), self.state_dict()
 
     def description(self, usage: str, facts: Mapping[str, object], preprocessing: str) -> Description:
-        """Return a description with the starting point added to the facts, and the preprocessing as a section."""
+        """Return a `Description` with `facts`, the encoder's initial weights, and a section on preprocessing."""
         start = {"Started from": getattr(self.config, self.start_field) or "random weights"}
         done = {"Preprocessing": f"Done by the encoder: {preprocessing} Do not normalise before."}
         return Description(usage, {**facts, **start}, done)

@@ -55,7 +55,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         control_hz: Actions per second.
         horizon: Number of steps per episode if `steps` is not given.
         usual: The suite's usual cameras.
-        known: All cameras of the suite; `None` leaves the check to the suite.
+        known: All cameras of the suite, against which the chosen cameras are checked; `None` if the suite checks them
+            itself.
         **options: See `Options`.
 
     Attributes:

@@ -21,7 +21,7 @@ class Format:
 
     Attributes:
         name: The format's name in `counterpoint.formats.FORMATS`.
-        title: The format's name for readers.
+        title: The format's name as users see it.
         files: The files by which the format is recognised, in words.
         recognises: Returns a true value if a file or folder is of this format; cheap, by the names of files.
         reader: "module:class" of the format's `EpisodeStore`, called with the path, `split=` and `on_bad_row=`.

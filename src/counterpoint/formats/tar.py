@@ -48,13 +48,13 @@ def _check_end(path: Path, file: Any, offset: int) -> None:
 
 
 def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any], bool] = lambda index: True) -> Any:
-    """Return an index of a file, made before or made now: a value that JSON can hold.
+    """Return an index of a file, from the cache or computed now: a value that JSON can hold.
 
     Args:
         path: The file; a file that has changed is indexed anew.
         kind: Name and version of the index.
         make: Returns the index.
-        keep: True if the index has no faults and may be cached.
+        keep: Returns whether an index has no faults and may be cached.
     """
     with parsing(path, "a readable file"):
         stat = path.stat()

@@ -292,7 +292,7 @@ def actol_loss(
     valid: Bool[Tensor, "B T"] | None = None,
     interval: Int[Tensor, "B 2"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return `vlo_loss` + `bridge_weight` * `brownian_bridge_loss` in its log form (Eq. 5); arguments are as there."""
+    """Return `vlo_loss` + `bridge_weight` * `brownian_bridge_loss` in its log form (Eq. 5), with the same arguments."""
     order = vlo_loss(frames, text, times, temperature=temperature, valid=valid)
     return order + bridge_weight * brownian_bridge_loss(
         frames, times, valid=valid, interval=interval, form="log_variance"

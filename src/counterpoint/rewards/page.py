@@ -161,10 +161,11 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
-    """Return labels of at most `most` letters: first drop words shared with other labels, keep words that differ.
+    """Return labels of at most `most` letters, shortened in such a way that the words that differ stay.
 
-    Words are left out of the middle of the part that a label shares with another label at its start or at its end. If
-    that does not suffice, as for a single label or long words of its own, letters are left out of the label's middle.
+    The words that a label shares with another label, at its beginning or at its end, are dropped first, starting with
+    those next to the words that differ. If this is not enough (there is only one label, or the words that differ are
+    too long), letters are dropped from the label's middle.
     """
     split = [label.split() for label in labels]
     found = []
@@ -273,7 +274,7 @@ def make_player(
 
 
 def jpeg(frame: UInt8[NDArray[np.uint8], "H W 3"], *, side: int = 320, quality: int = 74) -> bytes:
-    """Return a frame as a JPEG, `side` pixels on its longer side at most."""
+    """Return a frame as a JPEG whose longer side has at most `side` pixels."""
     image = Image.fromarray(frame)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

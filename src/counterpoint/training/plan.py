@@ -146,7 +146,7 @@ def named(config: type[FrozenConfig], name: str) -> type[FrozenConfig]:
 
 
 def objective_section(tree: Mapping[str, Any], where: str, kind: type[Any]) -> type[FrozenConfig]:
-    """Return the class of the `objective` section of a tree."""
+    """Return the configuration's class for the `objective` section of a nested configuration `tree`."""
     section = tree.get("objective")
     name = section.get("name") if isinstance(section, Mapping) else None
     found = objective_class(name, kind, where)

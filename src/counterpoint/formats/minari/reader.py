@@ -104,7 +104,7 @@ def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None
 
 
 def describe_minari(path: Path) -> dict[str, str]:
-    """Return facts for `counterpoint data info`, in words and by name.
+    """Return the facts that `counterpoint data info` prints, as text keyed by their names.
 
     Observations without goals (flat vectors) are read as training reads them with `data.goals = "state"`.
     """

@@ -227,21 +227,21 @@ class RldsStore(Reader):
     Opening walks through the records without decoding an image. A record's checksum is verified whenever it is read.
 
     - Step t holds observation t and the action taken on it, both as the file has them.
-    - Cameras are the colour images of `observation`; cameras on the hand come last. A camera whose images have a single
-      colour in all of eight episodes is an empty slot and left out.
+    - Cameras are the colour images of `observation`; cameras on the hand come last. A camera whose first image has a
+      single colour in each of eight episodes, spread over the data, is an empty slot and left out.
     - An action in several parts is joined in the alphabetical order of the parts' names. The state is
       `observation/state`, or else all vectors of floats in `observation` except embeddings.
     - The instruction is `language_instruction` or `natural_language_instruction`, of the step, the observation or the
       episode; if it changes within an episode, the first one that is not empty.
-    - Success is a feature `success` where there is one. Otherwise an episode succeeded when a reward reached 1, and
-      failed when none did but another episode's did; where no reward reaches 1, success is unknown.
+    - Success is the feature `success` if the data have it. Otherwise an episode in which a reward reaches 1 is a
+      success, and the others are failures. If no reward in the data reaches 1, success is unknown.
     - RLDS has no frame rate: 5 frames a second, BridgeData's rate, are assumed.
 
     Args:
         path: The folder of a version, or a folder above it.
         split: A split; by default all splits whose files exist.
-        on_bad_row: Called for each shard or record that cannot be used and is left out; by default the first one
-            raises.
+        on_bad_row: Called with the error of each shard or record that cannot be used and is left out; by default, the
+            first error is raised.
 
     Attributes:
         missing: The splits that `dataset_info.json` names but whose files are missing.
