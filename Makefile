@@ -43,11 +43,11 @@ endif
 test: $(VENV)/.installed system
 	$(PYTEST) -m "not slow" $(TESTS)
 
-# The slow tests too: kills, every objective in several processes, simulators.
+# Runs the slow tests too: kills, objectives in several processes, simulators.
 test-all: $(VENV)/.installed system
 	$(PYTEST) -m "not release" $(TESTS)
 
-# What a release runs beside: gates of learning, whole studies, experts over tens of scenes, many mutants, Ray.
+# The tests of a release take minutes each: gates of learning, whole studies, experts over tens of scenes, Ray.
 test-release: $(VENV)/.installed system
 	$(PYTEST) -m release $(TESTS)
 

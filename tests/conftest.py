@@ -53,6 +53,14 @@ def _seed(name: str) -> None:
     torch.default_generator.manual_seed(number)  # torch.manual_seed formats three stack traces where there is no GPU
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of a release as slow too, before `-m` selects."""
+    for item in items:
+        if item.get_closest_marker("release"):
+            item.add_marker("slow")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Prepare what all tests share, once it is known which tests run."""
     if any(item.get_closest_marker("slow") for item in session.items):

@@ -138,7 +138,6 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_ray_hands_on_bad_input_and_names_blocks_that_kill(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")
     engine = Engine("ray", workers=2)

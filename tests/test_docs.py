@@ -10,6 +10,7 @@ import pytest
 
 from counterpoint.cli import main
 from tests.conftest import write_robot_set
+from tests.marks import quick
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = ("add_an_objective.md", "corpora.md", "encoders.md", "environments.md", "gym_rewards.md", "labelling.md")
@@ -31,11 +32,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] if page.name in TRAINING else [])
-        for page in PAGES
-        if blocks(page, "python")
-    ],
+    quick([page for page in PAGES if page.name not in TRAINING], [page for page in PAGES if blocks(page, "python")]),
     ids=lambda page: page.name,
 )
 def test_python_on_every_page_runs(page: Path, workplace: Path) -> None:

@@ -70,7 +70,6 @@ def test_compare_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -87,7 +86,6 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minari")
@@ -108,7 +106,6 @@ def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_diffusion_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("diffusers")

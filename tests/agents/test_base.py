@@ -144,10 +144,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="losses are
 
 
 @pytest.mark.release
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["td_infonce", *(pytest.param(name, marks=pytest.mark.slow) for name in AGENTS if name != "td_infonce")]
-)
+@pytest.mark.parametrize("name", AGENTS)
 def test_the_losses_are_one_graph_with_the_plain_losses_gradients(name: str) -> None:
     torch._dynamo.reset()  # the compiler counts the agents of one process as recompilations
     agent = make_agent({"name": name, "hidden": SMALL}, STATE)

@@ -16,7 +16,7 @@ from counterpoint.data.replay import ReplayBuffer
 from tests.agents.baseline_batches import acted
 from tests.data.sampling import sampler
 
-pytestmark = [pytest.mark.slow, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 Values = NDArray[np.float32]
 NEAR = 0.15

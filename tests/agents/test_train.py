@@ -114,7 +114,6 @@ def test_images_and_whole_states_train_online(form: dict[str, Any], tmp_path: Pa
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(online_run: Path) -> None:
     found = [json.loads(evaluate(online_run, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
     assert found[0]["closest_distance"] == found[1]["closest_distance"]

@@ -37,8 +37,7 @@ def _marks(name: str, way: str) -> list[pytest.MarkDecorator]:
 
 
 CASES = [pytest.param(2, name, way, marks=_marks(name, way)) for name in (*CLIPS, *STEPS) for way in WAYS]
-ALL_OF_FOUR = [pytest.mark.slow, pytest.mark.release]
-CASES += [pytest.param(4, name, way, marks=ALL_OF_FOUR) for name in (*CLIPS, *STEPS) for way in WAYS]
+CASES += [pytest.param(4, name, way, marks=pytest.mark.release) for name in (*CLIPS, *STEPS) for way in WAYS]
 
 
 def _update(name: str, rank: int = 0, world: int = 1, **memory: Any) -> dict[str, Tensor]:

@@ -68,6 +68,7 @@ def kill_and_resume(folder: Path, train: Callable[..., Forked], step: int, last:
         time.sleep(0.02)
     killed.kill()
     killed.communicate()
+    assert not (folder / "cut" / "model").exists()
     code, out, error = finish(train("cut"))
     assert code == 0, error
     assert "Resumed from" in out

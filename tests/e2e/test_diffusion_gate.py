@@ -19,7 +19,6 @@ from counterpoint.policies.diffusion_policy import DiffusionPolicy
 
 pytestmark = [
     pytest.mark.sim,
-    pytest.mark.slow,
     pytest.mark.release,
     pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`"),
 ]

@@ -2,19 +2,15 @@ from __future__ import annotations
 
 import io
 import json
-import signal
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from counterpoint.cli import main
 from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.conftest import write_robot_set
-from tests.e2e.commands import finish, start
+from tests.e2e.commands import kill_and_resume, start
 from tests.forkserver import Forked
 from tests.training.test_checkpoint import equal
 
@@ -73,22 +69,14 @@ def test_training_through_the_command_line_learns_and_exports(learnt: Path) -> N
 @pytest.mark.slow
 def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     settings = ("--train.save_every=10", "--train.workers=1", "--optimizer.ema=0.9")
-    whole = pretrain(folder, "whole", "--train.steps=40", *settings)  # beside the other, on the second core
-    killed = pretrain(folder, "cut", "--train.steps=40", *settings, unfinished=40)
-    while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
-        assert killed.poll() is None, killed.communicate()[1]
-        time.sleep(0.02)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    code, out, error = finish(pretrain(folder, "cut", "--train.steps=40", *settings))
-    assert code == 0, error
-    assert "Resumed from" in out
-    assert finish(whole)[0] == 0
+
+    def train(out: str, unfinished: int | None = None) -> Forked:
+        return pretrain(folder, out, "--train.steps=40", *settings, unfinished=unfinished)
+
+    kill_and_resume(folder, train, step=20, last=40)
     states = [load_checkpoint(list_checkpoints(folder / run / "checkpoints")[-1]) for run in ("whole", "cut")]
     assert states[0][0] == states[1][0] == 40
     assert equal(states[0][1], states[1][1])
-    weights = [load_file(folder / run / "model" / "model.safetensors") for run in ("whole", "cut")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -> None:

@@ -16,7 +16,7 @@ from tests.formats.made import write_videos
 from tests.rewards.labelling import save_model
 
 pytest.importorskip("ray", reason="needs the extra `ray`")
-pytestmark = [pytest.mark.slow, pytest.mark.release]
+pytestmark = pytest.mark.release
 EPISODES, FRAMES, BLOCKS = 200, 60, 40
 RAY = ("--engine", "ray", "--workers", "2")
 

@@ -10,6 +10,7 @@ import torch
 
 from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError, MissingExtraError
+from tests.marks import quick
 
 open_clip = pytest.importorskip("open_clip", reason="needs the extra `clip`")
 
@@ -102,7 +103,7 @@ def test_siglip_is_built_at_any_size() -> None:
     assert encoder.image_size == 32
 
 
-@pytest.mark.parametrize("suffix", [pytest.param("pt", marks=pytest.mark.slow), "safetensors"])
+@pytest.mark.parametrize("suffix", quick(["safetensors"], ["pt", "safetensors"]))
 def test_a_local_checkpoint_of_open_clip_is_loaded(tmp_path: Path, suffix: str) -> None:
     from safetensors.torch import save_file
 

@@ -45,7 +45,6 @@ def as_clip_sees(frames: Tensor) -> Tensor:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "outer", "half"), [("decisionnce", True, False), ("actol", False, True)], ids=["outer", "half"]
 )

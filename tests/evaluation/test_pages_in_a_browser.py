@@ -95,7 +95,7 @@ def test_every_frame_is_shown_for_its_time(browser: Browser, curve_page: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("phone", [True, False])
 def test_a_report_opens_without_complaint_and_fits_the_screen(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phone: bool
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_report_opens_without_complaint_and_fits_the_screen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("phone", [True, False])
 def test_a_comparison_opens_without_complaint_and_fits_the_screen(
     browser: Browser, tmp_path: Path, phone: bool
 ) -> None:

@@ -37,7 +37,6 @@ def test_damage(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_much_damage(name: str, tmp_path: Path) -> None:
     assert not failures(name, range(8, 45), tmp_path)

@@ -24,6 +24,7 @@ from counterpoint.objectives.icon import (
 )
 from tests.encoders.vits import open_clip_vit, small_vit, timm_vit, transformers_vit
 from tests.golden.load import golden
+from tests.marks import quick
 
 SMALL = IConConfig(agent_keys=4, environment_keys=10)
 STARTS = {  # of the authors' sampling in `icon_vit_a`, for each layer and image, as numbers of tokens
@@ -125,13 +126,16 @@ def test_two_passes_of_one_network_are_one_pass_over_both_cameras(make: Any) -> 
 
 @pytest.mark.parametrize(
     "settings_of",
-    [
-        {"keys": "random", "keys_per_layer": True},
-        *(
-            pytest.param(settings, marks=pytest.mark.slow)
-            for settings in ({}, {"keys": "random"}, {"keys_per_layer": True}, {"levels": "last"})
-        ),
-    ],
+    quick(
+        [{"keys": "random", "keys_per_layer": True}],
+        [
+            {},
+            {"keys": "random"},
+            {"keys_per_layer": True},
+            {"keys": "random", "keys_per_layer": True},
+            {"levels": "last"},
+        ],
+    ),
 )
 def test_training_smoke(settings_of: dict[str, Any]) -> None:
     torch.manual_seed(0)

@@ -70,7 +70,7 @@ def misses(head: DiffusionHead) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["transformer", pytest.param("unet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("network", ["transformer", "unet"])
 def test_fixed_noise_is_learned_by_heart(network: str) -> None:
     head = small(network)
     before = copy.deepcopy(head.network.state_dict())
@@ -83,7 +83,6 @@ def test_fixed_noise_is_learned_by_heart(network: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.parametrize(("network", "rounds"), [("unet", 100), ("transformer", 250)])
 def test_samples_match_the_demonstrations(network: str, rounds: int) -> None:
     head = small(network, prediction="sample")
@@ -95,7 +94,6 @@ def test_samples_match_the_demonstrations(network: str, rounds: int) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_samples_match_the_demonstrations_by_predicting_noise(network: str) -> None:
     # At the noisiest steps a small error in the noise is a large one in the actions: this takes longer to learn.

@@ -190,7 +190,6 @@ def test_one_frame_episodes_and_those_without_words_are_left_out() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_on_meta_world_truncated_episodes_end_below_whole_ones(tmp_path: Path) -> None:
     from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld

@@ -36,7 +36,6 @@ def test_scenes_are_counted_over_seeds() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`")
 def test_a_small_one_runs_and_is_read_again(tmp_path: Path) -> None:

@@ -93,7 +93,6 @@ def test_a_benchmark_writes_its_table_and_figures(whole: tuple[Path, dict[str, A
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +118,6 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_workers_give_the_same_numbers(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

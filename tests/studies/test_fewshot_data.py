@@ -82,7 +82,6 @@ def test_pictures_of_dm_control_s_recorder_are_found_whichever_camera_took_them(
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_other_arms_of_robosuite_have_folders_of_their_own(config: FewshotConfig, tmp_path: Path) -> None:
     own = {"suite": "robosuite", "pretraining_tasks": ("Lift",), "unseen_tasks": ("Lift-Kinova3",)}

@@ -11,7 +11,6 @@ from studies.harness import load_preset, presets
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_the_quick_preset_runs_from_nothing(tmp_path: Path) -> None:
     result = fewshot_study(load_preset("fewshot", FewshotConfig, "quick"), tmp_path)

@@ -108,7 +108,6 @@ def test_a_killed_worker_is_reported_and_nothing_hangs(tmp_path: Path) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_ray_runs_trials_and_reports_errors_and_killed_workers(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")
     alone = Study("alone", tmp_path / "alone", Config())

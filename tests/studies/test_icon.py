@@ -175,7 +175,6 @@ def test_transferred_policies_begin_with_the_source_s(
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +322,6 @@ def test_bad_settings_are_told_before_anything_runs(
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_the_quick_preset_runs_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the real tasks

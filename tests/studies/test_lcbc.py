@@ -51,7 +51,6 @@ def small(**changes: Any) -> LcbcConfig:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium_robotics", reason="needs the extra `sim`")

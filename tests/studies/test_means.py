@@ -7,8 +7,6 @@ import pytest
 
 from studies.means import mean_percentile, mean_where_defined
 
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
 
 def test_strata_take_differences_between_instructions_out_of_the_interval() -> None:
     rng = np.random.default_rng(0)

@@ -48,7 +48,6 @@ def test_the_summary_has_a_mean_and_an_interval_of_every_reward() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_the_quick_study_learns_from_every_kind_of_reward_and_continues(tmp_path: Path) -> None:
     pytest.importorskip("metaworld", reason="needs the extra `sim`")

@@ -100,7 +100,6 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_two_processes_give_the_same_as_one(tmp_path: Path) -> None:
     alone = stitching_study(TINY, tmp_path / "one")
     beside = stitching_study(TINY.model_copy(update={"processes": 2}), tmp_path / "two")

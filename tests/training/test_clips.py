@@ -24,6 +24,7 @@ from counterpoint.training.clips import DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from tests.formats.made import write_videos
+from tests.marks import quick
 
 pytest.importorskip("timm", reason="needs the extra `vision`")
 
@@ -54,7 +55,7 @@ def trained(recipe: str, data: Any, out: Path, **changes: Any) -> Any:
     return train(recipe, data, out, overrides=overrides)
 
 
-@pytest.mark.parametrize("recipe", [*VIDEOS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in VIDEOS[2:])])
+@pytest.mark.parametrize("recipe", quick(VIDEOS[:2], VIDEOS))
 def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path: Path) -> None:
     store = episodes(10, ["open the box", "close the box"])
     run = trained(recipe, store, tmp_path / "run")
@@ -85,7 +86,6 @@ def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> 
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a compiler")
 def test_a_compiled_tower_trains_as_a_plain_one_does(tmp_path: Path) -> None:
     store = episodes(6, ["open the box", "close the box"])

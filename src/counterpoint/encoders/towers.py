@@ -96,7 +96,7 @@ def build_module(config: EncoderConfig, network: nn.Module | None = None) -> Ima
         network: The network.
 
     Raises:
-        BadInputError: If there is no such function, or it does not return a suitable network.
+        BadInputError: If the function does not exist or does not return a suitable network.
     """
     if network is None:
         where, _, function = config.image_model.partition(":")

@@ -50,7 +50,7 @@ class BrowsedSet:
         """Return the numbers, in the whole data set, of the episodes of a split or of one of `marks`.
 
         Raises:
-            BadInputError: If there is no such split.
+            BadInputError: If the split does not exist.
         """
         if not split:
             return list(range(len(self.store.episodes)))
@@ -65,7 +65,7 @@ class BrowsedSet:
         """Return the numbers of a split's episodes that match the words `find` and `success`; empty strings match all.
 
         Raises:
-            BadInputError: If there is no such split.
+            BadInputError: If the split does not exist.
         """
         episodes = self.store.episodes
         return [

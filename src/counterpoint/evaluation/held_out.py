@@ -57,7 +57,7 @@ def open_unseen(
         The episodes, facts about them, and for each run whether it was trained on them.
 
     Raises:
-        BadInputError: If there is no such data set or split, or no usable episode.
+        BadInputError: If the data set or the split does not exist or has no usable episode.
     """
     require(url_of(path) or path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
     splits, own = split_names(path), [trains_on(config, path) for config in configs]

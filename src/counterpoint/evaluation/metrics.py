@@ -189,7 +189,7 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Return True for pairs of instructions with equally many words of which one differs, used as hard negatives.
+    """Return True for pairs of instructions that differ in exactly one word, which are used as hard negatives.
 
     An example is "open the drawer" and "close the drawer". Case, punctuation and articles do not count.
     """

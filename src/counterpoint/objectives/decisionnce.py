@@ -15,8 +15,8 @@ Where the sources differ:
   - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P
     telescopes to last minus first, whatever lies between. The authors' -P subtracts the earlier half of the frames
     from the later half (`decisionnce_p_loss_halves`). With three frames their code broadcasts; here that is an error.
-  - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames have a million
-    times the gradient of others. Here that form is used if the difference is at least `STILL` times the frames'
+  - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames have millions
+    of times the gradient of others. Here that form is used if the difference is at least `STILL` times the frames'
     norm. Below, reward and gradient go smoothly to 0, since equal frames have no direction.
   - Eq. 8 as printed sums to (h-1)/h; `draws.StartGoal` corrects it. The authors sample `draws.SortedUniform`.
   - If an instruction occurs twice in a batch, it is a false negative (Appendix F, limitation 1); `labels` avoids this.

@@ -116,7 +116,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         form: The form of the reward, if it is not the form that the model was trained for.
 
     Raises:
-        BadInputError: If the environment has no such image, or the model was not trained for the form.
+        BadInputError: If the environment does not provide the image, or the model was not trained for the form.
 
     Example:
         >>> env = LanguageReward(make_env("metaworld/drawer-open"), model, "open the drawer")  # doctest: +SKIP
@@ -177,8 +177,8 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         form: The form of the reward, if it is not the form that the model was trained for.
 
     Raises:
-        BadInputError: If the environments have no such image, if renders are used with `SAME_STEP` (they show the next
-            episode), or if the model was not trained for the form.
+        BadInputError: If the environments do not provide the image, if renders are used with `SAME_STEP` (they show
+            the next episode), or if the model was not trained for the form.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         replace: Leave the image itself out of the observation.
 
     Raises:
-        BadInputError: If the environment has no such image.
+        BadInputError: If the environment does not provide the image.
     """
 
     def __init__(

@@ -304,7 +304,7 @@ class RewardModel:
             form: The form of the reward, if it is not the one that the encoder was trained for.
 
         Raises:
-            BadInputError: If there is no such folder or model, it is not trained yet, or it is another kind of encoder.
+            BadInputError: If the model is missing, is not trained yet, or is another kind of encoder.
         """
         kind = saved_kind(source)
         hint = "measure policies and agents, and encoders for control through them, by `counterpoint evaluate`"

@@ -70,7 +70,7 @@ class Recorder:
     """Records one environment's episode of a round: it keeps each step, and stores the complete episode.
 
     Args:
-        first: What the environment returned from its reset.
+        first: The environment's answer to its reset.
     """
 
     def __init__(self, first: Step) -> None:

@@ -122,7 +122,6 @@ def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.sim
 def test_an_expert_s_episode_that_earns_too_little_gives_way_to_another_scene(tmp_path: Path) -> None:
     wanted: dict[str, Any] = {"tasks": ("walker-stand",), "kind": "expert", "val_episodes": 0, "planner": PLANNER}

@@ -10,6 +10,7 @@ from counterpoint.envs.dmc.env import ACTION_REPEAT, TASKS, DMCEnv
 from counterpoint.envs.dmc.planner import GUIDES, REWARDS, SENSORS, SETTINGS, Planner, TrueModel, planner_config
 from counterpoint.planning.shooting import MPPIConfig
 from tests.envs.played import act
+from tests.marks import quick
 
 pytest.importorskip("dm_control", reason="labmaze has no wheel for Python 3.13")
 
@@ -102,9 +103,7 @@ def test_every_task_has_a_reward_and_its_domain_sensors() -> None:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("dog-") else []) for name in sorted(TASKS)]
-)
+@pytest.mark.parametrize("name", quick([name for name in TASKS if not name.startswith("dog-")], sorted(TASKS)))
 def test_plans_earn_in_the_environment_what_the_model_says(name: str) -> None:
     task = DMCEnv(name, cameras=[])
     model = TrueModel(task)

@@ -171,9 +171,7 @@ def test_the_seed_decides_the_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "maze", ["UMaze", *(pytest.param(maze, marks=pytest.mark.slow) for maze in ("Medium", "Large"))]
-)
+@pytest.mark.parametrize("maze", ["UMaze", "Medium", "Large"])
 def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, maze: str) -> None:
     parts = 2 if maze == "UMaze" else 3
     config = small(tmp_path / "data", maze=maze, suite="stitch", parts=parts, episodes=24)

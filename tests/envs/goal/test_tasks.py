@@ -92,9 +92,7 @@ def test_an_object_near_its_goal_is_not_in_the_way(task: str, above: float) -> N
         np.testing.assert_allclose(state[:3] - state[3:6], [0, 0, above], atol=5e-3)
 
 
-@pytest.mark.parametrize(
-    "task", ["FetchPush", *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS if task != "FetchPush")]
-)
+@pytest.mark.parametrize("task", quick(["FetchPush"], TASKS))
 def test_looking_at_the_goal_leaves_the_dynamics_bit_identical(task: str) -> None:
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (30, 4)).astype(np.float32)

@@ -130,7 +130,6 @@ def test_play_begins_where_other_experts_ended() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_experts_solve_four_of_five_scenes(name: str) -> None:
     env = KitchenEnv(name, cameras=[])

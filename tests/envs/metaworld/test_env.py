@@ -108,7 +108,6 @@ def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: Meta
 @pytest.mark.release
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULT_TASKS)
 def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
     task = MetaWorldEnv(name)
@@ -119,7 +118,6 @@ def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
 @pytest.mark.release
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hammer", "button-press-topdown", "bin-picking", "assembly"])
 def test_experts_solve_tasks_of_language_conditioned_cloning_in_100_actions(name: str) -> None:
     """AcTOL, Table 5: the horizon is 100, proprioception has 4 numbers."""
