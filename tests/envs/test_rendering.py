@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -171,3 +172,22 @@ def test_the_device_is_named_after_another_renderer_was_freed() -> None:
     second.close()
     assert first.device
     assert first.render("front").shape == (16, 16, 3)
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_the_collector_frees_no_other_renderer_while_one_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ball()
+    renderer = FastRenderer(model, import_mujoco().MjData(model), 16)
+    running: list[bool] = []
+    draw = renderer._renderer.render
+
+    def watched() -> Any:
+        running.append(gc.isenabled())
+        return draw()
+
+    monkeypatch.setattr(renderer._renderer, "render", watched)
+    renderer.render("front")
+    renderer.segment("front")
+    assert running == [False, False]
+    assert gc.isenabled()

@@ -18,7 +18,7 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
-from counterpoint.envs.robomimic import RobosuiteScene
+from counterpoint.envs.robomimic import RobosuiteScene, own_context
 from counterpoint.errors import BadInputError, MissingExtraError, require, require_known
 from counterpoint.formats.hdf5.files import CONTROL_HZ
 
@@ -71,14 +71,15 @@ class LiberoEnv(RobosuiteScene):
         states, scenes = folders
         self._states = read_init_states(states / about.init_states_file)
         scene = str(scenes / about.bddl_file)
-        self._env = simulation.OffScreenRenderEnv(bddl_file_name=scene, use_camera_obs=False, ignore_done=True)
+        make = simulation.OffScreenRenderEnv
+        self._adopt(lambda: make(bddl_file_name=scene, use_camera_obs=False, ignore_done=True))
 
     def state(self) -> Array:
         """Return gripper joints and joint angles in the order of `Hdf5Store`: float32 [9]."""
         return np.concatenate([self._observed[key] for key in _STATE]).astype(np.float32)
 
     def _begin(self, seed: int) -> None:
-        with seeded_numpy(seed):  # `seed` seeds numpy's global generator, which LIBERO uses
+        with own_context(self._env), seeded_numpy(seed):  # `seed` seeds numpy's global generator, which LIBERO uses
             self._env.seed(seed % 2**32)
             self._env.reset()
             self._env.set_init_state(self._states[seed % len(self._states)])

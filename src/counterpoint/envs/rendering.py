@@ -11,11 +11,12 @@ from __future__ import annotations
 import atexit
 import copy
 import ctypes
+import gc
 import os
 import sys
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -101,6 +102,18 @@ def import_mujoco() -> Any:
     return mujoco
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Pause the garbage collector: if it frees another renderer, this thread loses its graphics context."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
 def import_robotics() -> Any:
     """Import `gymnasium_robotics`, without the message about Adroit that its first import prints.
 
@@ -135,7 +148,8 @@ class FastRenderer:
         lean.vis.quality.offsamples = 0
         lean.vis.global_.offwidth = lean.vis.global_.offheight = size
         try:
-            self._renderer = mujoco.Renderer(lean, size, size)
+            with undisturbed():
+                self._renderer = mujoco.Renderer(lean, size, size)
         except (ImportError, RuntimeError, AttributeError, mujoco.FatalError) as error:
             raise _no_backend(error) from error
         # Freed with this object, and in any case before the graphics library shuts down.
@@ -157,14 +171,16 @@ class FastRenderer:
             data: Another `mujoco.MjData` of the same model to render instead.
         """
         self._update(camera, data, self._option)
-        return np.asarray(self._renderer.render())
+        with undisturbed():
+            return np.asarray(self._renderer.render())
 
     def segment(self, camera: str | View, data: Any = None) -> Array:
         """Return the number of the geom at each pixel of `render`: int32 [size, size], -1 for pixels without a geom."""
         self._update(camera, data, self._geoms)
         self._renderer.enable_segmentation_rendering()
         try:
-            seen = self._renderer.render()  # [size, size, 2]: number and kind of an object
+            with undisturbed():
+                seen = self._renderer.render()  # [size, size, 2]: number and kind of an object
         finally:
             self._renderer.disable_segmentation_rendering()
         return np.where(seen[..., 1] == int(self._mujoco.mjtObj.mjOBJ_GEOM), seen[..., 0], -1)
@@ -174,9 +190,9 @@ class FastRenderer:
         """The name of the graphics card, or `llvmpipe` for Mesa's software."""
         from OpenGL import GL
 
-        # The garbage collector may free another renderer at any time, which leaves this thread without a context.
-        self._renderer._gl_context.make_current()
-        return str(GL.glGetString(GL.GL_RENDERER).decode())
+        with undisturbed():
+            self._renderer._gl_context.make_current()
+            return str(GL.glGetString(GL.GL_RENDERER).decode())
 
     def _update(self, camera: str | View, data: Any, option: Any) -> None:
         mujoco, view = self._mujoco, self._view

@@ -7,6 +7,9 @@ environment's name. A data set's dynamics depend on its robosuite version, 1.2 t
 from __future__ import annotations
 
 import copy
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,7 +17,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv, Options, choose_cameras, seeded_numpy
-from counterpoint.envs.rendering import choose_backend
+from counterpoint.envs.rendering import choose_backend, import_mujoco, undisturbed
 from counterpoint.errors import import_extra, require_known
 from counterpoint.formats.hdf5.files import CONTROL_HZ, HORIZONS, ROBOMIMIC_STATE, env_args, instruction_of
 
@@ -22,18 +25,45 @@ _HORIZON = 400  # for tasks without a number in robomimic's study
 
 
 class RobosuiteScene(CameraEnv):
-    """A `CameraEnv` with robosuite's environment and renderer; a suite's class sets `_env`."""
+    """A `CameraEnv` with robosuite's environment and renderer; a suite's class calls `_adopt`."""
 
     _env: Any
 
+    def _adopt(self, make: Callable[[], Any]) -> None:
+        import_mujoco()  # with what it needs to know before a graphics context is created
+        with undisturbed():
+            self._env = make()
+        self._freed = weakref.finalize(self, _free, self._env)
+        self._freed.atexit = False  # the graphics library may have ended before
+
     def close(self) -> None:
         """Free the graphics context."""
-        self._env.close()
+        self._freed()
 
     def _images(self) -> dict[str, Array]:
         size = self._rendered_size
-        shots = {name: self._env.sim.render(camera_name=name, height=size, width=size) for name in self.cameras}
+        with own_context(self._env):
+            shots = {name: self._env.sim.render(camera_name=name, height=size, width=size) for name in self.cameras}
         return {name: np.ascontiguousarray(shot[::-1]) for name, shot in shots.items()}  # from bottom-up to upright
+
+
+@contextmanager
+def own_context(env: Any) -> Iterator[None]:
+    """Make the graphics context of robosuite's environment the current one, and keep it so.
+
+    robosuite renders, and frees images on the graphics card, in whichever context is current: with two environments in
+    a process, one would show and free the images of the other. (The simulators before robosuite 1.4 choose their own.)
+    """
+    with undisturbed():
+        context = getattr(getattr(env.sim, "_render_context_offscreen", None), "gl_ctx", None)
+        if context is not None:
+            context.make_current()
+        yield
+
+
+def _free(env: Any) -> None:
+    with own_context(env):
+        env.close()
 
 
 class RobomimicEnv(RobosuiteScene):
@@ -60,7 +90,7 @@ class RobomimicEnv(RobosuiteScene):
         every, hint = sorted(robosuite.ALL_ENVIRONMENTS), "name one of these, or install the package that has it"
         found, expected = f"environment {env_name!r}", "a data set, or one of {}"
         require_known(env_name, every, f"robomimic/{task}", found, expected, hint)
-        self._env = robosuite.make(env_name, **_modern(_arguments(kwargs), robosuite.__version__))
+        self._adopt(lambda: robosuite.make(env_name, **_modern(_arguments(kwargs), robosuite.__version__)))
         self.versions = {"installed": str(robosuite.__version__)}
         if about.get("env_version"):
             self.versions["recorded"] = str(about["env_version"])
@@ -87,7 +117,7 @@ class RobomimicEnv(RobosuiteScene):
         return np.concatenate(parts).astype(np.float32)
 
     def _begin(self, seed: int) -> None:
-        with seeded_numpy(seed):  # robosuite before 1.5 uses numpy's global generator
+        with own_context(self._env), seeded_numpy(seed):  # robosuite before 1.5 uses numpy's global generator
             self._env.rng = np.random.default_rng(seed)
             self._observed = self._env.reset()
 
@@ -118,9 +148,12 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
-    """Convert an older data set's arm controller to robosuite 1.5's controller of the whole robot."""
+    """Convert the arguments to robosuite 1.5: an older data set's arm controller to one of the whole robot."""
+    if version.startswith(("1.2", "1.3", "1.4")):
+        return arguments
+    arguments = arguments | {"renderer": "mujoco"}  # with any other, a reset keeps the old graphics context
     arm = arguments.get("controller_configs")
-    if not isinstance(arm, dict) or "body_parts" in arm or version.startswith(("1.2", "1.3", "1.4")):
+    if not isinstance(arm, dict) or "body_parts" in arm:
         return arguments
     from robosuite.controllers.composite import composite_controller_factory as factory
 
