@@ -34,10 +34,10 @@ from studies.mazes import CONTROLLER, controller_trial, in_the_maze
 from studies.plots import COLOURS, curve, legend, panels, plain
 
 SIGNALS = {
-    "stay_nats": "staying against leaving, nats",
-    "toward_nats": "towards against away at 0.1 m, nats",
-    "speed_at_goal": "speed at a goal that is reached",
-    "spread_at_goal": "spread there",
+    "stay_nats": "staying minus leaving a reached goal, nats",
+    "toward_nats": "towards minus away from a goal at 0.1 m, nats",
+    "speed_at_goal": "speed at a reached goal",
+    "spread_at_goal": "spread of actions at a reached goal",
 }
 """What `holding` measures, with the titles of the tables."""
 

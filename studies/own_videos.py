@@ -114,7 +114,8 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
 
 def table(result: Tree) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of the page's table."""
-    head = ["row", "input", "right of all", "right against wrong", "one word apart", "VOC, right", "VOC, wrong"]
+    shown = ["right instruction first", "right against wrong", "one word apart", "VOC, right", "VOC, wrong"]
+    head = ["row", "input", *shown]
 
     def cell(found: Tree | None) -> str:
         if found is None:

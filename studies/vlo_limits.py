@@ -108,15 +108,15 @@ def greatest_gap(T: int, temperature: float) -> float:
 
 
 def table() -> str:
-    """Return what L_VLO's minimum has of Definition 4.1."""
+    """Return how far L_VLO's minimum meets Definition 4.1."""
     head = [
         "frames",
         "temperature",
-        "L_VLO above L*",
+        "L_VLO minus its bound L*",
         "least gap",
         "greatest possible",
         "greatest tie",
-        "some delta < 1",
+        "Definition 4.1 holds",
     ]
     rows = []
     for row in sorted(kept("vlo_limits")["rows"], key=lambda row: (row["frames"], -row["temperature"])):

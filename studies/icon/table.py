@@ -144,7 +144,7 @@ def overview(result: Tree) -> str:
             last = estimate(blocks[-1], 3, share=True)
             solved = estimate(one["episodes"]) if one else ""
             rows.append([task.removeprefix("robosuite/"), method, solved, difference, share, last])
-    head = ["task", "method", "success, episodes of all seeds", f"more than {result['config']['reference']}"]
+    head = ["task", "method", "success, episodes of all seeds", f"success minus {result['config']['reference']}'s"]
     return markdown([*head, "share of attention on the robot", "separability after the last block"], rows)
 
 
@@ -154,4 +154,4 @@ def _more(one: Tree, digits: int = 2) -> list[str]:
 
 
 def _more_head(result: Tree, over: str) -> list[str]:
-    return [f"more than {result['config']['reference']}, over seeds", f"over {over}"]
+    return [f"minus {result['config']['reference']}'s, interval over seeds", f"interval over {over}"]

@@ -15,10 +15,10 @@ from studies.rewards.run import WHOLE, summary
 SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both")
 RELATIONS = ("matched", "mismatched", "contradictory", "indirectly relevant")
 IDENTIFIED = {
-    "right among all": "accuracy",
+    "right instruction first": "accuracy",
     "right against wrong": "pairs",
     "right against opposite": "against_opposite",
-    "right among all, short segments": "accuracy_short",
+    "right instruction first, short segments": "accuracy_short",
 }
 ENDINGS = {
     "peak at the boundary": "peak",
@@ -29,17 +29,17 @@ ENDINGS = {
 
 
 PROGRESS = {
-    "right among all": ("{}: identification", "accuracy"),
-    "the same, short segments": ("{}: identification", "accuracy_short"),
+    "right instruction first": ("{}: identification", "accuracy"),
+    "right instruction first, short segments": ("{}: identification", "accuracy_short"),
     "VOC": ("{}: matched", "voc"),
     "VOC, wrong": ("{}: identification", "voc_wrong"),
 }
 SMOOTH = {
     "VOC": ("own videos: matched", "voc"),
     "VOC, broken videos": ("noisy: matched", "voc"),
-    "right among all": ("own videos: identification", "accuracy"),
-    "ups and downs": ("own videos: matched", "variation"),
-    "the same, broken videos": ("noisy: matched", "variation"),
+    "right instruction first": ("own videos: identification", "accuracy"),
+    "curve length / range": ("own videos: matched", "variation"),
+    "curve length / range, broken videos": ("noisy: matched", "variation"),
     "jump ratio": ("smoothness", "jump_ratio"),
     "bridge residual": ("smoothness", "bridge"),
 }
@@ -139,12 +139,14 @@ def first_frames(name: str) -> str:
 
 def progress(name: str) -> str:
     """Return how well rewards tell and follow instructions on test videos, and on training videos, the gate."""
-    places = [(WHOLE, key) for key in PROGRESS] + [("training videos", key) for key in ("right among all", "VOC")]
+    places = [(WHOLE, key) for key in PROGRESS] + [
+        ("training videos", key) for key in ("right instruction first", "VOC")
+    ]
     lines = [
         [row, *(_cell(groups, PROGRESS[key][0].format(at), PROGRESS[key][1]) for at, key in places)]
         for row, groups in _rows(name).items()
     ]
-    return markdown(["method", *PROGRESS, "training: right among all", "training: VOC"], lines)
+    return markdown(["method", *PROGRESS, "training: right instruction first", "training: VOC"], lines)
 
 
 def smooth(name: str) -> str:
@@ -163,8 +165,12 @@ def by_task(name: str, row: str, key: str) -> Differences:
 
 def compared(name: str, pairs: Pairs) -> str:
     """Return paired differences of rows over seeds and tasks, with their intervals."""
-    keys = {"right among all": "accuracy", "short segments": "accuracy_short", "VOC, right minus wrong": "margin"}
-    keys |= {"ups and downs": "variation", "jump ratio": "jump_ratio"}
+    keys = {
+        "right instruction first": "accuracy",
+        "short segments": "accuracy_short",
+        "VOC, right minus wrong": "margin",
+    }
+    keys |= {"curve length / range": "variation", "jump ratio": "jump_ratio"}
     lines = [
         [title, *(_difference(by_task(name, row, key) - by_task(name, baseline, key)) for key in keys.values())]
         for title, (row, baseline) in pairs.items()
@@ -182,7 +188,7 @@ def padded(name: str) -> str:
                 by_task(name, f"{one}, padded {share}", key) - by_task(name, one, key) for one in (row, "decisionnce_t")
             )
             lines[-1] += [_difference(own), "" if row == "decisionnce_t" else _difference(own - first)]
-    what = ("right among all", "VOC, right minus wrong")
+    what = ("right instruction first", "VOC, right minus wrong")
     more = [head for key in what for head in (f"{key}, change", "over decisionnce_t's")]
     return markdown(["method", "padding", *more], lines)
 

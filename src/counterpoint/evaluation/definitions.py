@@ -57,27 +57,25 @@ class Metric(NamedTuple):
 REWARD: Mapping[str, Metric] = {
     "voc": Metric(
         "rank correlation with time (VOC)",
-        "Spearman's rho between the curve under the own instruction and time, mean over videos",
+        "Spearman's rho between time and the curve under the video's own instruction, mean over videos",
         *("0", "more", True),
     ),
     "voc_pearson": Metric(
-        "linear correlation with time",
-        "Pearson's r between the same curve and time, mean over videos",
-        *("0", "more", True),
+        "linear correlation with time", "Pearson's r between the same two, mean over videos", *("0", "more", True)
     ),
     "voc_kendall": Metric(
         "order of pairs of frames (tau-b)",
-        "Kendall's tau-b between the same curve and time, mean over videos; equal values leave the denominator",
+        "Kendall's tau-b between the same two, mean over videos; equal values leave the denominator",
         *("0", "more", True),
     ),
     "accuracy": Metric(
         "right instruction first",
-        "share of videos whose score is highest, of L instructions, under their own",
+        "share of videos that score highest under their own instruction, of L",
         *("1/L", "more"),
     ),
     "triples": Metric(
         "right against wrong instruction",
-        "share of a video's other instructions that score below its own, mean over videos",
+        "share of the other instructions under which a video scores lower than under its own, mean over videos",
         *("1/2", "more"),
     ),
     "triples_one_word_apart": Metric(
@@ -87,7 +85,7 @@ REWARD: Mapping[str, Metric] = {
     ),
     "confusion_gap": Metric(
         "own score above the others'",
-        "score under the own instruction minus the mean score under the others, mean over videos",
+        "score under the video's own instruction minus its mean score under the others, mean over videos",
         *("0", "more", True),
     ),
     "ranking_tau_b": Metric(
