@@ -92,14 +92,15 @@ benchmarks: $(VENV)/.installed system
 	$(BIN)/python benchmarks/collection.py
 
 # robosuite's keyboard package is compiled when it is installed, so what the system lacks comes first.
+# Python compiles a file when it is first imported: most files of these packages never are.
 $(VENV)/.installed: pyproject.toml constraints.txt | system
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[all,dev]"
 	touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
 # LeRobot's Meta-World is older than mujoco 4 and fails with it.
@@ -108,7 +109,7 @@ $(INTERCHANGE)/.installed: pyproject.toml | system
 		"Name one: make interchange INTERCHANGE_PYTHON=/path/to/python"; exit 2; }
 	$(INTERCHANGE_PYTHON) -m venv --clear $(INTERCHANGE)
 	$(INTERCHANGE)/bin/pip install --quiet --upgrade pip
-	$(INTERCHANGE)/bin/pip install --quiet "lerobot[evaluation,diffusion,pusht,metaworld]>=0.6,<0.7" "mujoco>=3.3,<3.4" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion]"
+	$(INTERCHANGE)/bin/pip install --quiet --no-compile "lerobot[evaluation,diffusion,pusht,metaworld]>=0.6,<0.7" "mujoco>=3.3,<3.4" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion]"
 	touch $@
 
 # MuJoCo renders through EGL and one test drives Chromium; both come from the system.

@@ -156,6 +156,7 @@ def online(folder: Path) -> dict[str, Tensor]:
     return weights(folder, "online-two")
 
 
+@pytest.mark.release
 def test_two_processes_train_online_as_one_does(folder: Path, online: dict[str, Tensor]) -> None:
     finish(start(folder, "online-one", 1, train=ONLINE))
     assert_close(online, weights(folder, "online-one"))

@@ -15,6 +15,7 @@ from tests.rewards.labelling import save_model
 ROWS, BLOCKS = 175, 25
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_kill_9_and_the_same_command_again_give_a_whole_file(workers: str, tmp_path: Path) -> None:

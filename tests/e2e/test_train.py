@@ -23,6 +23,7 @@ def train(folder: Path, out: str, unfinished: int | None = None) -> Forked:
     )
 
 
+@pytest.mark.release
 def test_kill_9_with_two_simulators_and_a_full_ring_then_resume_gives_the_same_bits(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, partial(train, tmp_path), step=600, last=1200)
     results = [(tmp_path / run / "result.json").read_text() for run in ("whole", "cut")]

@@ -172,6 +172,7 @@ def test_asking_again_changes_nothing_and_asking_otherwise_is_refused(tmp_path: 
         collect_dmc(config(tmp_path / "other"))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.sim
 def test_a_killed_collection_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
