@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,6 +107,7 @@ class Reader(EpisodeStore):
         identity: Further contents of the fingerprint, in addition to `episodes`.
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
         left_out: Parts of the data set that are not read, in words for `counterpoint data info`.
+        facts: Further facts for `counterpoint data info`, by their titles.
     """
 
     cameras: tuple[str, ...] = ("camera",)
@@ -115,10 +117,15 @@ class Reader(EpisodeStore):
     identity: object = None
     rate_recorded: bool = True
     left_out: tuple[str, ...] = ()
+    facts: Mapping[str, str] = MappingProxyType({})
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3] at N >= 1 steps in range, which ascend without repeats."""
         raise NotImplementedError
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield what `counterpoint data doctor` reports of the whole data set: contradictions that no read refuses."""
+        yield from ()
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return one of `VECTORS` as recorded, [T, n] or [T] of any numeric type; `None` if it is not recorded."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -15,7 +16,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.formats.kinds import MANIFESTS
 from counterpoint.formats.table import Row, read_table
-from counterpoint.formats.video import frame_times, probe_video, read_frames
+from counterpoint.formats.video import frame_times, probe_video, read_frames, uneven_rate
 
 
 class VideoFolderStore(Reader):
@@ -42,6 +43,11 @@ class VideoFolderStore(Reader):
         self.names = videos = [video for video, _ in self._segments]
         self.files = list(dict.fromkeys(videos))
         self.identity = [(video.name, first) for video, first in self._segments]
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the videos whose frame rate varies."""
+        for video in self.files:
+            yield from uneven_rate(video)
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""

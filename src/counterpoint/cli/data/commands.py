@@ -95,6 +95,7 @@ def _describe(path: str | Path) -> None:
     }
     if isinstance(store, Reader):
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
+        facts |= store.facts
         facts |= {"left out": ", ".join(store.left_out)} if store.left_out else {}
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)

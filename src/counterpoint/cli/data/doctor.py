@@ -21,15 +21,14 @@ from counterpoint.data.robot_masks import examine_masks
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise
+from counterpoint.formats.base import Reader
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_table, reading
 from counterpoint.formats.remote import located
-from counterpoint.formats.rlds.reader import RldsStore
-from counterpoint.formats.video import frame_times, has_uneven_rate, probe_video
-from counterpoint.formats.video_folder import VideoFolderStore
+from counterpoint.formats.video import probe_video, uneven_rate
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
 
@@ -67,20 +66,8 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
         store = open_dataset(path, on_bad_row=findings.append)
     except BadInputError as error:
         return findings + [error] * (error.where not in {finding.where for finding in findings}), None
-    findings += store.missing if isinstance(store, RldsStore) else ()
-    for video in store.files if isinstance(store, VideoFolderStore) else ():
-        findings += _uneven(video)
+    findings += store.findings() if isinstance(store, Reader) else ()
     return findings, store
-
-
-def _uneven(video: Path) -> list[BadInputError]:
-    """Find variable frame rates, since training treats all steps as equally long."""
-    if not has_uneven_rate(video):
-        return []
-    steps = np.maximum(np.diff(frame_times(video)[:-1]), 1e-6)
-    found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / steps.min():.3g} frames a second"
-    hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is read at its own time"
-    return [BadInputError(video, found, "a constant one", hint)]
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
@@ -284,6 +271,6 @@ def _videos(locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
             if not least <= frames <= most:
                 expected = f"{least}, as many as its episodes have rows"
                 yield BadInputError(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
-            yield from _uneven(path)
+            yield from uneven_rate(path)
         except BadInputError as error:
             yield error

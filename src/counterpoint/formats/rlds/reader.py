@@ -283,6 +283,10 @@ class RldsStore(Reader):
             *(f"camera {name} (empty)" for name in self.empty),
         )
 
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the splits whose files are missing."""
+        yield from self.missing
+
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""
         where, name = f"{self.names[episode]}, {camera}", self._layout.cameras[camera].name
