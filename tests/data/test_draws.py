@@ -13,6 +13,7 @@ from counterpoint.data.draws import (
     SortedFrames,
     SortedUniform,
     StartGoal,
+    cross_folds,
     epoch_order,
     hold_out,
     sample_rng,
@@ -211,3 +212,18 @@ def test_episodes_are_held_out_by_task(tasks: list[str], share: float, seed: int
 def test_another_seed_holds_out_others() -> None:
     tasks = ["a"] * 10 + ["b"] * 10
     assert len({tuple(hold_out(tasks, 0.3, seed)[1]) for seed in range(8)}) > 4
+
+
+def test_folds_share_tasks_evenly_and_keep_recordings_together() -> None:
+    tasks = ["open"] * 6 + ["close"] * 4 + ["wait"]
+    recordings = [0, 0, 1, 2, 3, 4, 0, 5, 6, 7, 8]
+    folds = cross_folds(tasks, recordings, 3, seed=0)
+    assert folds == cross_folds(tasks, recordings, 3, seed=0) != cross_folds(tasks, recordings, 3, seed=1)
+    assert sorted(episode for fold in folds for episode in fold) == list(range(10))  # "wait" has one recording
+    for fold in folds:
+        inside = {recordings[episode] for episode in fold}
+        assert {n for n, recording in enumerate(recordings[:10]) if recording in inside} == set(fold)
+    counts = [len({recordings[e] for e in fold if tasks[e] == "open"}) for fold in folds]
+    assert max(counts) - min(counts) <= 1
+    assert cross_folds(["open"] * 2, [0, 1], 5, seed=0) in {((0,), (1,)), ((1,), (0,))}
+    assert cross_folds(["open"] * 2, [0, 0], 5, seed=0) == ()

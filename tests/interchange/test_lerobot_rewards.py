@@ -44,7 +44,7 @@ def calibration(form: RewardForm) -> Calibration:
         "rewards": (-0.5, 0.5),
         "progress": (0.0, 1.0),
         "success": 0.5,
-        "success_from": "F1 on validation",
+        "success_from": "F1 on unseen episodes",
         "success_quantile": 0.1,
         "centre": (0.0,) * 8,
         "scale": (1.0,) * 8,
@@ -54,6 +54,9 @@ def calibration(form: RewardForm) -> Calibration:
         "episodes": 1,
         "measured_episodes": 1,
         "error": 0.1,
+        "monotone_rewards": (-0.5, 0.5),
+        "monotone_progress": (0.0, 1.0),
+        "monotone_error": 0.1,
         "error_of_a_ramp": 0.1,
         "error_of_a_constant": 0.2,
     }

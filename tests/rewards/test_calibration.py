@@ -118,7 +118,7 @@ def test_failures_among_the_validation_episodes_fix_the_threshold() -> None:
     mixed = MemoryStore([replace(one, success=True) for one in whole] + [part(one, 9, success=False) for one in whole])
     model = calibrated("potential", mixed)
     assert model.calibration is not None
-    assert model.calibration.success_from == "F1 on validation"
+    assert model.calibration.success_from == "F1 on unseen episodes"
     few = calibrated("potential", MemoryStore([read_episode(mixed, number) for number in range(16)])).calibration
     assert few is not None
     assert few.success_from == "quantile of successes (uncalibrated)"

@@ -59,6 +59,16 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+def changed(model: Path, out: Path, **changes: Any) -> Path:
+    """Return a copy of a model with another calibration."""
+    encoder = DualEncoder.from_pretrained(model)
+    assert encoder.config.calibration is not None
+    calibration = encoder.config.calibration.model_copy(update=changes)
+    encoder.config = encoder.config.model_copy(update={"calibration": calibration})
+    encoder.save_pretrained(out)
+    return out
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -103,8 +113,29 @@ def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path,
         np.testing.assert_allclose(found["reward"][rows], reward, atol=1e-5)
         np.testing.assert_allclose(found["gain"][rows], reward - reward[0], atol=1e-5)
         np.testing.assert_array_equal(found["unlike_training"][rows], rewards.novelty(frames) > 1)
-    threshold = rewards.check_calibration().success
-    np.testing.assert_array_equal(found["success"], found["progress_sparse"] >= np.float32(threshold))
+    assert "success" not in found  # no failures fixed a threshold
+
+
+def test_labels_that_a_constant_would_beat_are_refused(data: Path, model: Path, tmp_path: Path) -> None:
+    bad = changed(model, tmp_path / "bad", error=0.3, monotone_error=0.2, error_of_a_constant=0.25)
+    with pytest.raises(BadInputError, match=r"0\.300 on .* less than the 0\.250 of a constant.*0\.200: --monotone"):
+        label(data, model=bad, out=tmp_path / "labels.parquet")
+    assert not (tmp_path / "labels.parquet").exists()
+    rising = columns(label(data, model=bad, out=tmp_path / "rising.parquet", monotone=True))["progress_sparse"]
+    assert (np.diff(rising.reshape(16, 10), axis=1) >= 0).all()
+    assert len(columns(label(data, model=bad, out=tmp_path / "any.parquet", anyway=True))["index"]) == 160
+
+
+def test_success_begins_at_the_threshold_and_does_not_flicker(data: Path, model: Path, tmp_path: Path) -> None:
+    graded = changed(model, tmp_path / "graded", success=0.5, success_from="F1 on unseen episodes")
+    found = columns(label(data, model=graded, out=tmp_path / "labels.parquet", anyway=True))
+    calibration = RewardModel.from_pretrained(graded).check_calibration()
+    progress = found["progress_sparse"].reshape(16, 10).astype(np.float64)
+    np.testing.assert_array_equal(found["success"].reshape(16, 10), [calibration.success_of(one) for one in progress])
+    np.testing.assert_array_equal(
+        calibration.success_of(np.array([0.45, 0.5, 0.45, 0.41, 0.39, 0.45, 0.6, 0.2])),
+        [False, True, True, True, False, False, True, False],
+    )
 
 
 def test_every_frame_is_encoded_once_in_full_batches_across_episodes(
@@ -176,7 +207,7 @@ def test_finished_episodes_of_another_model_are_not_taken(
 ) -> None:
     out = tmp_path / "labels.parquet"
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -268,25 +299,25 @@ def test_any_other_format_is_labelled_into_a_file(
     assert found["episode_index"].tolist() == [0] * 12 + [1] * 12 + [2] * 9
     said = capsys.readouterr().out
     assert "Nothing changes in episodes 2:" in said
-    solved, ends = found["success"], np.cumsum([12, 12, 9]) - 1
-    assert f"{solved[ends].sum()} of 3 episodes at their end, {solved.sum()} of 33 frames" in said
+    assert "No column of success" in said
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"error": 0.08}, "5 held-out episodes: 0.080; of a constant 0.259, of a clock 0.070\n"),
+        ({"error": 0.08}, "5 held-out videos: 0.080; of a constant 0.259, of a clock 0.070\n"),
         ({"error": 0.343}, "0.343; of a constant 0.259, of a clock 0.070 (labels no better than a constant)\n"),
-        ({"measured_on": "training"}, "Mean error of progress on 5 training episodes: "),
+        ({"measured_on": "training"}, "Mean error of progress on 5 training videos: "),
         ({}, "Success from progress 0.500: 1 of 2 episodes at their end, 2 of 5 frames"),
-        ({"success_from": "quantile of successes (uncalibrated)"}, "Success from progress 0.500, uncalibrated: 1 of 2"),
+        ({"success_from": "quantile of successes (uncalibrated)"}, "No column of success: too few failures"),
     ],
 )
 def test_the_end_says_how_good_the_labels_are(changes: dict[str, Any], expected: str) -> None:
     known = Calibration(
-        form="potential", rewards=(0, 1), progress=(0, 1), success=0.5, success_from="F1 on validation",
+        form="potential", rewards=(0, 1), progress=(0, 1), success=0.5, success_from="F1 on unseen episodes",
         success_quantile=0.1, centre=(0,), scale=(1,), distance=1, distance_quantile=0.99, measured_on="validation",
-        episodes=9, measured_episodes=5, error=0.1, error_of_a_ramp=0.07, error_of_a_constant=0.259,
+        episodes=9, measured_episodes=5, error=0.1, monotone_rewards=(0, 1),
+        monotone_progress=(0, 1), monotone_error=0.05, error_of_a_ramp=0.07, error_of_a_constant=0.259,
     )  # fmt: skip
     table = pa.table({"episode_index": [0, 0, 0, 1, 1], "success": [True, False, False, False, True]})
     assert expected in in_words(table, known.model_copy(update=changes))

@@ -37,6 +37,7 @@ SMALL = {
     "train.batch_size": 8,
     "train.eval_batches": 1,
     "train.eval_every": 4,
+    "data.folds": 0,
 }
 VIDEOS = [name for name in recipe_names() if name.endswith("-videos")]
 
@@ -58,13 +59,37 @@ def trained(recipe: str, data: Any, out: Path, **changes: Any) -> Any:
 @pytest.mark.parametrize("recipe", quick(VIDEOS[:2], VIDEOS))
 def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path: Path) -> None:
     store = episodes(10, ["open the box", "close the box"])
-    run = trained(recipe, store, tmp_path / "run")
+    run = trained(recipe, store, tmp_path / "run", **{"data.holdout": 0.2})
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert len(config["held_out"]) == 2
     encoder = DualEncoder.from_pretrained(run.model)
     assert encoder.config.freeze_image
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {line["split"] for line in lines} >= {"train", "val"}
+
+
+@pytest.mark.parametrize("recipe", quick(["decisionnce_p-videos", "vip-videos"], VIDEOS))
+def test_judges_learn_from_the_other_videos_and_the_model_from_all(recipe: str, tmp_path: Path) -> None:
+    store, out = episodes(8, ["open the box", "close the box"]), tmp_path / "run"
+    run = trained(recipe, store, out, **{"data.folds": 2})
+    config = json.loads((out / "config.json").read_text())
+    assert sorted(episode for part in config["judged"] for episode in part) == list(range(8))
+    assert "held_out" not in config
+    for number, part in enumerate(config["judged"]):
+        assert len(part) == 4
+        assert json.loads((out / "judges" / str(number) / "config.json").read_text())["held_out"] == part
+    calibration = DualEncoder.from_pretrained(run.model).config.calibration
+    assert calibration is not None
+    assert (calibration.measured_on, calibration.measured_episodes) == ("cross-fitting", 8)
+    weights = load_file(run.model / "model.safetensors")
+    made = {path: path.stat().st_mtime_ns for path in (out / "judges").rglob("model.safetensors")}
+    again = trained(recipe, store, out, **{"data.folds": 2})
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    for name, value in load_file(again.model / "model.safetensors").items():
+        torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
+    alone = trained(recipe, store, tmp_path / "alone")
+    for name, value in load_file(alone.model / "model.safetensors").items():
+        torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
 
 
 def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> None:
@@ -123,11 +148,13 @@ def test_a_folder_of_videos_is_split_by_instruction(tmp_path: Path) -> None:
     folder = write_videos(tmp_path / "videos", count=6)
     manifest = folder / "manifest.csv"
     manifest.write_text(re.sub(r"task \d", "open the box", manifest.read_text()))
-    trained("vip-videos", folder, tmp_path / "run")
+    trained("vip-videos", folder, tmp_path / "run", **{"data.holdout": 0.2})
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["held_out"]
-    trained("vip-videos", folder, tmp_path / "all", **{"data.holdout": 0.0})
-    assert "held_out" not in json.loads((tmp_path / "all" / "config.json").read_text())
+    trained("vip-videos", folder, tmp_path / "all")
+    assert not {"held_out", "judged"} & json.loads((tmp_path / "all" / "config.json").read_text()).keys()
+    with pytest.raises(BadInputError, match=r"data\.fold: found 2; expected 0 to 1"):
+        trained("vip-videos", folder, tmp_path / "no", **{"data.folds": 2, "data.fold": 2})
 
 
 def test_augmented_rows_are_trained_on(tmp_path: Path) -> None:

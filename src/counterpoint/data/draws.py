@@ -6,7 +6,8 @@ DecisionNCE, AcTOL and their baselines read clips. Every picked step lies in [0,
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -63,6 +64,44 @@ def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], 
         count = min(max(1, round(share * len(own))), len(own) - 1) if share else 0
         out.update(sample_rng(seed, number, "hold-out").permutation(own)[:count].tolist())
     return [episode for episode in range(len(tasks)) if episode not in out], sorted(out)
+
+
+def cross_folds(
+    tasks: Sequence[str], recordings: Sequence[Hashable], folds: int, seed: int
+) -> tuple[tuple[int, ...], ...]:
+    """Deal episodes into folds for cross-fitting, the episodes of each task evenly, those of one recording together.
+
+    Args:
+        tasks: The task of each episode.
+        recordings: The recording that each episode is a part of.
+        folds: Maximum number of folds.
+        seed: Random seed of the deal.
+
+    Returns:
+        The numbers of each fold's episodes, ascending. Episodes of a task with only one recording are in no fold, since
+        nothing would be left to learn the task from. Empty folds are left out.
+    """
+    parts: dict[Hashable, list[int]] = {}
+    for episode, recording in enumerate(recordings):
+        parts.setdefault(recording, []).append(episode)
+    groups: dict[str, list[Hashable]] = {}
+    for task, recording in zip(tasks, recordings, strict=True):
+        groups.setdefault(task, []).append(recording)
+    dealt: list[list[int]] = [[] for _ in range(folds)]
+    of_recording: dict[Hashable, int] = {}
+    for number, own in enumerate(groups.values()):
+        distinct = list(dict.fromkeys(own))
+        if len(distinct) < 2:
+            continue
+        had = Counter(of_recording[one] for one in distinct if one in of_recording)
+        for at in sample_rng(seed, number, "folds").permutation(len(distinct)).tolist():
+            recording = distinct[at]
+            if recording not in of_recording:
+                fold = min(range(folds), key=lambda fold: (had[fold], len(dealt[fold])))
+                of_recording[recording] = fold
+                had[fold] += 1
+                dealt[fold] += parts[recording]
+    return tuple(tuple(sorted(fold)) for fold in dealt if fold)
 
 
 def owners(counts: Integers) -> tuple[Integers, Integers]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -61,6 +61,10 @@ class EpisodeStore:
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3] at the N step `indices` (in range, any order, repeats allowed)."""
         raise NotImplementedError
+
+    def recording(self, episode: int) -> Hashable:
+        """Return the recording that an episode is a part of: itself, or a file that holds several episodes."""
+        return episode
 
     def _values(self, source: str, episode: int) -> Any:
         return None

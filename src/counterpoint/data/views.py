@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,11 @@ class StoreView(EpisodeStore):
         """Return uint8 [N, H, W, 3]."""
         store = self.stores[int(self._owner[episode])]
         return store.frames(int(self._numbers[episode]), indices, self._camera(camera))
+
+    def recording(self, episode: int) -> Hashable:
+        """Return the store's number with the recording in that store."""
+        owner = int(self._owner[episode])
+        return owner, self.stores[owner].recording(int(self._numbers[episode]))
 
     def _values(self, source: str, episode: int) -> Any:
         return getattr(self.stores[int(self._owner[episode])], source)(int(self._numbers[episode]))

@@ -24,6 +24,10 @@ BINS = 50
 """Maximum number of equally large groups of rewards that the isotonic regression is fitted to."""
 
 
+SLACK = 0.1
+"""Progress by which a success must fall below the threshold before it ends."""
+
+
 class Calibration(FrozenConfig):
     """A monotone map from the reward to progress, and thresholds of success and of distance from the training data.
 
@@ -34,18 +38,21 @@ class Calibration(FrozenConfig):
             `goal`, otherwise the reward itself.
         progress: Progress at the knots, never decreasing, in [0, 1].
         success: Minimum progress that counts as success.
-        success_from: Source of `success`: the best F1 on validation episodes with enough failures, or, uncalibrated,
-            the quantile `success_quantile` of the final progress of successes.
+        success_from: Source of `success`: the best F1 on unseen episodes with enough failures, or, uncalibrated, the
+            quantile `success_quantile` of the final progress of successes.
         success_quantile: The quantile used by `success_from`.
         centre: Mean embedding of training frames.
         scale: Standard deviation of each of the embedding's D numbers.
         distance: Distance (root mean square of the deviations) above which a frame is unlike the training data.
         distance_quantile: Share of the frames of `measured_on` with a smaller distance than `distance`.
-        measured_on: Episodes on which the errors and the distance were measured: validation episodes, or training
-            episodes if none are held out.
-        episodes: Number of training episodes in the regression.
+        measured_on: Episodes on which the errors and the distance were measured: `cross-fitting`, training episodes
+            judged by models that did not learn from them; validation episodes; or training episodes if neither exist.
+        episodes: Number of episodes in the regression.
         measured_episodes: Number of successful episodes on which the errors were measured.
         error: Mean absolute error of progress.
+        monotone_rewards: Knots of a second map, from the running maximum of `rewards` to progress that never falls.
+        monotone_progress: Progress at these knots.
+        monotone_error: Mean absolute error of the second map.
         error_of_a_ramp: Error of a ramp in time that reaches 1 at the mean length of the training episodes.
         error_of_a_constant: Error of the constant 0.5.
     """
@@ -54,22 +61,47 @@ class Calibration(FrozenConfig):
     rewards: tuple[float, ...]
     progress: tuple[float, ...]
     success: float
-    success_from: Literal["F1 on validation", "quantile of successes (uncalibrated)"]
+    success_from: Literal["F1 on unseen episodes", "quantile of successes (uncalibrated)"]
     success_quantile: float
     centre: tuple[float, ...]
     scale: tuple[float, ...]
     distance: float
     distance_quantile: float
-    measured_on: Literal["validation", "training"]
+    measured_on: Literal["cross-fitting", "validation", "training"]
     episodes: int
     measured_episodes: int
     error: float
+    monotone_rewards: tuple[float, ...]
+    monotone_progress: tuple[float, ...]
+    monotone_error: float
     error_of_a_ramp: float
     error_of_a_constant: float
 
-    def progress_of(self, rewards: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`)."""
+    def progress_of(self, rewards: Float[Array, "*shape"], *, monotone: bool = False) -> Float[Array, "*shape"]:
+        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`).
+
+        Args:
+            rewards: The rewards.
+            monotone: Return progress that never falls along the last axis, which must be time.
+        """
+        if monotone:
+            furthest = np.maximum.accumulate(rewards, axis=-1)
+            return np.asarray(np.interp(furthest, self.monotone_rewards, self.monotone_progress))
         return np.asarray(np.interp(rewards, self.rewards, self.progress))
+
+    @property
+    def graded(self) -> bool:
+        """True if failures fixed the threshold of success."""
+        return self.success_from == "F1 on unseen episodes"
+
+    def success_of(self, progress: Float[Array, " T"]) -> Bool[NDArray[np.bool_], " T"]:
+        """Return the frames of an episode that count as success, without flicker.
+
+        Success begins when progress reaches `success`, and ends when progress falls by `SLACK` below it.
+        """
+        reached, lost = progress >= self.success, progress < self.success - SLACK
+        last = np.maximum.accumulate(np.where(reached | lost, np.arange(len(progress)), -1))  # the last change
+        return np.asarray((last >= 0) & reached[last])
 
     def novelty_of(self, embeddings: Float[Array, "T D"]) -> Float[Array, " T"]:
         """Return each frame's distance from the training data, divided by the threshold; above 1 it is unlike them."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from counterpoint.data.augment import Transform, ViewShape, images
-from counterpoint.data.cache import CachedStore, featured
+from counterpoint.data.cache import featured
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 
 
@@ -30,10 +32,11 @@ def features_of(
     transforms: Mapping[str, Transform] | None = None,
     root: str | Path | None = None,
     device: str = "cpu",
-) -> CachedStore:
+) -> EpisodeStore:
     """Return the store of a frozen backbone's features [T, rows, E]; missing features are computed first.
 
-    After an interruption, the next call resumes at the episode that was reached. Augmented rows have one crop per
+    Features of a `SubsetStore` are a part of the features of the whole store, so that all parts share them. After an
+    interruption, the next call resumes at the episode that was reached. Augmented rows have one crop per
     episode and row.
 
     Args:
@@ -47,6 +50,9 @@ def features_of(
     Raises:
         BadInputError: If the encoder has no frozen backbone, the source is damaged, or the disk is too small.
     """
+    if isinstance(store, SubsetStore):
+        options: Any = {"rows": rows, "transforms": transforms, "root": root, "device": device}
+        return SubsetStore(features_of(encoder, store.whole, **options), store.indices)
     changes = dict(transforms or {}) if rows > 1 else {}
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from counterpoint.evaluation.embedded import RECORDED, spread
 from counterpoint.evaluation.statistics import Drawn, drawn_mean, resample_weights
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, reads_state, states_of
-from counterpoint.rewards.sources import Curves, EncoderReward, Reward
+from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Reward
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -121,6 +121,7 @@ def ask(
                 frames[STATE] = states[number][steps]
             stored = {digest: kept.features(number) for digest, kept in (features or {}).items()}
             shared: dict[Any, Any] = {digest: kept[steps, 0] for digest, kept in stored.items() if kept is not None}
+            shared[EPISODE] = number
             length = len(steps)
             parts = _segments(length, seed, number) if segments else {}
             for at, (reward, answers) in enumerate(zip(rewards, said, strict=True)):

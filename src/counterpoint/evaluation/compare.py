@@ -10,7 +10,7 @@ instruction, on features of a frozen backbone, or otherwise on the encoder's emb
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from counterpoint.evaluation.held_out import open_training, open_unseen, read_co
 from counterpoint.files import write_atomically
 from counterpoint.formats import split_names
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import STATE, Embedder, FrozenPart, embed_frames, embed_steps
+from counterpoint.rewards.model import STATE, Embedder, FrozenPart, RewardModel, embed_frames, embed_steps
 from counterpoint.rewards.page import render, signed
-from counterpoint.rewards.sources import Curves, EncoderReward, Frames, Reward, open_reward
+from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Frames, Reward, open_reward
 
 Array = NDArray[np.float64]
 
@@ -143,14 +143,18 @@ def compare_unseen(
         for one, config in zip(group, configs[name], strict=False)
         if isinstance(one, EncoderReward)
     ]
-    for one, config in runs:
+    judged = about.pop("judged", [])
+    apart = [pair for one, config in runs if "judged" in config for pair in _appoint_judges(one, config, judged)]
+    for one, config in [*runs, *apart]:
         if one.model.form == "goal":
             one.goals = _goals(one, config, texts, views)
+    for reading in [one for group in options.get("readings", {}).values() for one in group]:
+        _read_judges(reading, [one for one, _ in runs])
     first = next(((one, config) for one, config in runs if "data" in config), None)
     comparison = compare(
         rewards,
         store,
-        scenes=None if first is None else scene_rewards(*first, texts, seed),
+        scenes=None if first is None else scene_rewards(*first, texts, seed, judged=judged),
         validation=validation,
         trained_on_these=flattered,
         features=_features(runs, store, data, views),
@@ -160,6 +164,47 @@ def compare_unseen(
         **options,
     )
     return Compared(comparison, store, views)
+
+
+def _appoint_judges(
+    reward: EncoderReward, config: Mapping[str, Any], judged: Sequence[int]
+) -> list[tuple[EncoderReward, Mapping[str, Any]]]:
+    """Let each compared episode be judged by the run's judge that did not learn from it; return judges and settings.
+
+    Args:
+        reward: The run's reward.
+        config: The run's configuration.
+        judged: The number that each compared episode has in the whole data set; none if others are compared.
+    """
+    found: list[tuple[EncoderReward, Mapping[str, Any]]] = []
+    if reward.run is None:
+        return found
+    for number, part in enumerate(config["judged"]):
+        episodes = [at for at, episode in enumerate(judged) if episode in part]
+        if episodes:
+            folder = reward.run / "judges" / str(number)
+            judge = EncoderReward(RewardModel.from_pretrained(folder, device=_device(reward)), reward.name)
+            judge.model.calibration = reward.model.calibration
+            reward.judges |= dict.fromkeys(episodes, judge)
+            found.append((judge, read_config(folder / "config.json")))
+    return found
+
+
+def _device(reward: EncoderReward) -> str:
+    encoder = reward.model.encoder
+    return str(encoder.mean.device) if isinstance(encoder, DualEncoder) else "cpu"
+
+
+def _read_judges(reading: Reward, runs: Sequence[EncoderReward]) -> None:
+    """Let another reading of a run's encoder be judged by the judges' encoders, read in the same way."""
+    for run in runs:
+        if isinstance(reading, EncoderReward) and reading.model.encoder is run.model.encoder:
+            judges = {id(one): one for one in run.judges.values() if isinstance(one, EncoderReward)}
+            read = {
+                key: EncoderReward(RewardModel(one.model.encoder, form=reading.model.form), reading.name)
+                for key, one in judges.items()
+            }
+            reading.judges |= {episode: read[id(one)] for episode, one in run.judges.items()}
 
 
 def _goals(
@@ -275,6 +320,9 @@ class SceneReward:
         encoder: An encoder of frames.
         model: The fitted classifier of its embeddings.
         instructions: The instruction of each class of the model.
+
+    Attributes:
+        judges: Cross-fitting: number of an episode -> the classifier that did not learn from it.
     """
 
     progress = False
@@ -282,9 +330,12 @@ class SceneReward:
     def __init__(self, frame: str, encoder: Embedder, model: Any, instructions: Sequence[str]) -> None:
         self.name, self.frame, self.encoder = f"linear, {frame} frame", frame, encoder
         self.model, self.instructions = model, tuple(instructions)
+        self.judges: dict[int, SceneReward] = {}
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Return the curves of a video; the first camera's frame is embedded at first use, once for all classifiers."""
+        if (judge := self.judges.get(shared.get(EPISODE, -1))) is not None:
+            return judge.watch(frames, shared)
         view, seen = next(iter(frames.values())), shared.setdefault("single frames", {})
         told: dict[int, dict[str, float]] = {}
 
@@ -304,7 +355,7 @@ class SceneReward:
 
 
 def scene_rewards(
-    reward: EncoderReward, config: Mapping[str, Any], instructions: Iterable[str], seed: int
+    reward: EncoderReward, config: Mapping[str, Any], instructions: Iterable[str], seed: int, judged: Sequence[int] = ()
 ) -> dict[str, list[SceneReward]]:
     """Return the classifiers of single frames by name; none if a run's data are missing or have only one task.
 
@@ -314,6 +365,7 @@ def scene_rewards(
         instructions: The candidates; classifiers give probability 0 to instructions that no training episode carries
             out.
         seed: Random seed of the sample of `SCENES` training episodes.
+        judged: With cross-fitting, the number that each compared episode has in the whole data set.
     """
     opened, columns = open_training(config), sorted(instructions)
     store, numbers = opened if opened is not None else (None, [])
@@ -333,9 +385,20 @@ def scene_rewards(
             last = store.episodes[at].length - 1
             rows.append(embed_steps(encoder, store, at, np.array([0, (last + 1) // 2, last]), (camera,)))
             progress.advance()
-    found = {}
+    seen, found = np.stack(rows), {}
     for at, frame in enumerate(FRAMES):
-        model = _fitted(np.stack(rows)[:, at], labels)
-        one = SceneReward(frame, encoder, model, [columns[label] for label in model[-1].classes_])
+
+        def classifier(without: Collection[int] = (), at: int = at, frame: str = frame) -> SceneReward | None:
+            kept = [row for row, episode in enumerate(chosen) if episode not in without]
+            if len(set(labels[kept].tolist())) < 2:
+                return None
+            model = _fitted(seen[kept, at], labels[kept])
+            return SceneReward(frame, encoder, model, [columns[label] for label in model[-1].classes_])
+
+        one = classifier()
+        assert one is not None
+        for part in config.get("judged", ()) if judged else ():
+            judge = classifier(part)
+            one.judges |= {n: judge for n, episode in enumerate(judged) if episode in part and judge is not None}
         found[one.name] = [one]
     return found

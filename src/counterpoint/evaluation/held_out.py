@@ -43,8 +43,8 @@ def open_unseen(
 ) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
     """Open the recorded episodes with instructions of a data set that runs were not trained on.
 
-    The episodes are a split. If there are no splits, they are those that every run on these data held out; if there are
-    none of these either, all episodes.
+    The episodes are a split. If there are no splits, they are those that every run on these data held out, or that its
+    judges did not learn from (cross-fitting); if there are none of these either, all episodes.
 
     Args:
         configs: The runs' configurations.
@@ -54,7 +54,8 @@ def open_unseen(
         seed: Random seed of that sample.
 
     Returns:
-        The episodes, facts about them, and for each run whether it was trained on them.
+        The episodes, facts about them, and for each run whether it was trained on them. With cross-fitting, the facts
+        have `judged`: the number that each episode has in the whole data set, which the runs' judges are asked by.
 
     Raises:
         BadInputError: If the data set or the split does not exist or has no usable episode.
@@ -64,8 +65,8 @@ def open_unseen(
     chosen = split or next((name for name in SPLITS if name in splits), None)
     mine = [config for config, same in zip(configs, own, strict=True) if same]
     held = None
-    if chosen is None and mine and all("held_out" in config for config in mine):
-        held = set.intersection(*(set(config["held_out"]) for config in mine))
+    if chosen is None and mine and all("held_out" in config or "judged" in config for config in mine):
+        held = set.intersection(*map(_unseen, mine))
         inside = mine[0]["data"].get("train_split")
         source = open_dataset(path, split=inside if inside in splits else None)
     else:
@@ -76,7 +77,11 @@ def open_unseen(
     way = f"the split {chosen}" if chosen else "all episodes"
     if held is not None:
         numbers = ", ".join(map(str, sorted(held)))
+        judges = [len(config["judged"]) for config in mine if "judged" in config]
         way = f"{len(held)} of {len(source.episodes)} episodes, left out of training by task: {numbers}"
+        if judges:
+            way = f"{len(held)} of {len(source.episodes)} episodes, each judged by one of {max(judges)} models"
+            way += " that did not learn from it; the saved model learned from all"
         source = SubsetStore(source, sorted(held))
     infos = list(enumerate(source.episodes))
     good_ones = [at for at, info in infos if info.length > 1 and info.instruction.strip()]
@@ -94,7 +99,14 @@ def open_unseen(
         "episodes_left_out": len(infos) - len(good_ones),
         "episodes_drawn_from": len(good_ones),
     }
+    if held is not None and any("judged" in config for config in mine):
+        about["judged"] = [sorted(held)[at] for at in kept]
     return SubsetStore(source, kept), about, trained
+
+
+def _unseen(config: Mapping[str, Any]) -> set[int]:
+    """Return the numbers of the episodes that a run held out, or that its judges judge."""
+    return set(config["held_out"]) if "held_out" in config else {one for part in config["judged"] for one in part}
 
 
 def trains_on(config: Mapping[str, Any], path: Path) -> bool:

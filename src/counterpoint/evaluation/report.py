@@ -106,7 +106,7 @@ def write_report(
     hint, lines = "give a run of this version", _metrics(run / "metrics.jsonl")
     require("path" in section, run / "config.json", "no data.path", "the configuration that training writes", hint)
     reward = WatchedReward(RewardModel.from_pretrained(run, device=device), run.resolve().name)
-    model = reward.model
+    model, reward.run = reward.model, run
     forms = [form for form in READINGS if form != model.form] if model.form in READINGS else []
     compared = compare_unseen(
         {reward.name: [reward]},
@@ -136,6 +136,8 @@ def write_report(
         [TEMPLATES],
         **page_values(comparison),
         row=row,
+        known=model.calibration,
+        judges=len(config.get("judged", ())) if reward.judges else 0,
         cards=[card for card in CARDS if card[0] in row.inputs.get(card[1], {})][:4],
         space=space,
         recorded_space=RECORDED,

@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -118,6 +118,10 @@ class EpicKitchensStore(Reader):
         require_split(path, split, epic_splits(path))
         tables = [table for table in epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
         return cls(tables, epic_frames(path) or path, on_bad_row=on_bad_row)
+
+    def recording(self, episode: int) -> Hashable:
+        """Return the segment's video."""
+        return self._segments[episode].video
 
     @cached_property
     def fingerprint(self) -> str:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -53,6 +53,10 @@ class VideoFolderStore(Reader):
         """Return uint8 [N, H, W, 3]."""
         video, first = self._segments[episode]
         return read_frames(video, first + steps)
+
+    def recording(self, episode: int) -> Hashable:
+        """Return the episode's video."""
+        return str(self._segments[episode][0])
 
     def timestamps(self, episode: int) -> Array:
         """Return float64 [T], seconds since the episode's first frame."""

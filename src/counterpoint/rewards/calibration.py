@@ -7,8 +7,9 @@ episodes that succeed. The errors of a clock (`error_of_a_ramp`) and of a consta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.calibration import Calibration, RewardForm, best_f1, isotonic
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import RewardModel, embed_steps, embed_text, gains
@@ -61,98 +63,194 @@ class _Watched:
 
 
 @dataclass(frozen=True)
-class _Fit:
-    """A fitted map of one form: knots, the fitted episodes' rewards, and the mean absolute error on them."""
+class _Judged:
+    """Episodes, the reward that judges them, and episodes that this reward learned from."""
+
+    model: RewardModel
+    episodes: list[_Watched]
+    learned: list[_Watched]
+
+    def only(self, success: bool) -> _Judged:
+        """Return the successes, or the failures."""
+        return replace(self, episodes=[one for one in self.episodes if one.success is success])
+
+    def gains(self, form: RewardForm) -> list[Array]:
+        """Return each episode's gains [F]."""
+        return _gains(self.model, form, self.episodes, self.learned)
+
+    def distances(self) -> Array:
+        """Return the distance of every frame from the frames that the reward learned from."""
+        centre, scale = _spread(self.learned)
+        deviations = (np.concatenate([one.embeddings for one in self.episodes]) - centre) / scale
+        return np.asarray(np.sqrt((deviations**2).mean(axis=1)))
+
+
+@dataclass(frozen=True)
+class _Map:
+    """A fitted map from the gains of one form, or from their running maximum, to progress.
+
+    `error` is the mean absolute error where the map was fitted.
+    """
 
     form: RewardForm
-    scores: list[Array]
+    furthest: bool
     rewards: tuple[float, ...]
     progress: tuple[float, ...]
     error: float
 
+    @classmethod
+    def fitted(cls, form: RewardForm, groups: Sequence[_Judged], *, furthest: bool = False) -> _Map:
+        """Fit the map to episodes, each of which counts the same, judged by one or more rewards."""
+        episodes = [one for group in groups for one in group.episodes]
+        scores = np.concatenate([_furthest(gained) if furthest else gained for gained in _all_gains(groups, form)])
+        share = np.concatenate([one.share for one in episodes])
+        weight = np.concatenate([np.full(len(one.steps), 1 / len(one.steps)) for one in episodes])
+        rewards, progress = map(_short, isotonic(scores, share, weight))
+        wrong = np.abs(np.interp(scores, rewards, progress) - share)
+        return cls(form, furthest, rewards, progress, float(weight @ wrong))
+
+    def __call__(self, gained: Array) -> Array:
+        """Return the progress of gains [F]."""
+        return np.asarray(np.interp(_furthest(gained) if self.furthest else gained, self.rewards, self.progress))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """An episode, its gains and the progress that a map gives them."""
+
+    episode: _Watched
+    gained: Array
+    progress: Array
+
+    def error(self, progress: Array | float | None = None) -> float:
+        """Return the mean absolute error of the map's progress, or of another."""
+        wrong = (self.progress if progress is None else progress) - self.episode.share
+        return float(np.abs(wrong).mean())
+
 
 def calibrate(
-    model: RewardModel, train: EpisodeStore, validation: EpisodeStore | None = None, *, seed: int = 0
+    model: RewardModel,
+    train: EpisodeStore,
+    validation: EpisodeStore | None = None,
+    *,
+    judges: Sequence[tuple[RewardModel, Sequence[int]]] = (),
+    seed: int = 0,
 ) -> Calibration | None:
     """Return the calibration of a trained model; `None` where no training episode can be used.
 
-    A reward towards a goal is calibrated with the last frame of another successful training episode of the same
-    instruction as the goal.
+    With cross-fitting, the map is fitted to the judges' rewards of episodes that they did not learn from; its error on
+    each judge's episodes is measured with a map that was fitted to the other judges' episodes. A reward towards a goal
+    is calibrated with the last frame of another successful training episode of the same instruction as the goal.
 
     Args:
         model: The trained reward.
         train: Training episodes, whose first camera is read. Failures, episodes of one step and, if the form needs
             instructions, episodes without an instruction are left out.
         validation: Episodes for the errors and the thresholds; if there are none, training episodes are used.
+        judges: Rewards that learned from parts of the training episodes, each with the numbers, in the whole data set,
+            of the episodes that it judges.
         seed: Random seed of the sample, if there are more episodes than `EPISODES`.
     """
-    chosen = _sample(model, train, EPISODES, seed, failures=False)
-    others = [] if validation is None else _sample(model, validation, HELD_OUT, seed, failures=True)
-    if not chosen:
+    every, whole = range(len(train.episodes)), train.whole if isinstance(train, SubsetStore) else train
+    wanted = [(model, train, _sample(model, train, every, EPISODES, seed, failures=False))]
+    if not wanted[0][2]:
         return None
-    with ProgressBar("Calibrating", len(chosen) + len(others), "videos") as bar:
-        fitted = [_watch(model, train, number, bar) for number in chosen]
-        held_out = [] if validation is None else [_watch(model, validation, number, bar) for number in others]
-    share = np.concatenate([one.share for one in fitted])
-    weight = np.concatenate([np.full(len(one.steps), 1 / len(one.steps)) for one in fitted])
-    fits: list[_Fit] = []
-    for form in CALIBRATED.get(model.trained_form, (model.trained_form,)):
-        scores = _gains(model, form, fitted, fitted)
-        rewards, progress = map(_short, isotonic(np.concatenate(scores), share, weight))
-        wrong = np.abs(np.interp(np.concatenate(scores), rewards, progress) - share)
-        fits.append(_Fit(form, scores, rewards, progress, float(weight @ wrong)))
-    fit = min(fits, key=lambda one: one.error)
-
-    def final(gained: Sequence[Array]) -> Array:
-        return np.asarray(np.interp([one[-1] for one in gained], fit.rewards, fit.progress))
-
-    measured = [one for one in held_out if one.success] or fitted
-    failed = [one for one in held_out if not one.success]
-    apart = measured is not fitted
-    measured_gains = _gains(model, fit.form, measured, fitted) if apart else fit.scores
-    successes, failures = final(measured_gains), final(_gains(model, fit.form, failed, fitted))
-    graded = apart and len(failures) >= FAILURES
+    if validation is not None:
+        others = range(len(validation.episodes))
+        wanted.append((model, validation, _sample(model, validation, others, HELD_OUT, seed, failures=True)))
+    for judge, part in judges:
+        learned = sorted(set(range(len(whole.episodes))) - set(part))
+        wanted.append((judge, whole, _sample(judge, whole, part, -(-EPISODES // len(judges)), seed, failures=True)))
+        wanted.append((judge, whole, _sample(judge, whole, learned, HELD_OUT, seed, failures=False)))
+    with ProgressBar("Calibrating", sum(len(numbers) for *_, numbers in wanted), "videos") as bar:
+        fitted, *more = [[_watch(one, store, number, bar) for number in numbers] for one, store, numbers in wanted]
+    held_out = _Judged(model, more.pop(0) if validation is not None else [], fitted)
+    unseen = [
+        _Judged(one, *pair) for (one, _), pair in zip(judges, zip(more[::2], more[1::2], strict=True), strict=True)
+    ]
+    crossed = [group for group in (one.only(True) for one in unseen) if group.episodes]
+    basis = crossed or [_Judged(model, fitted, fitted)]
+    fit = min(
+        (_Map.fitted(form, basis) for form in CALIBRATED.get(model.trained_form, (model.trained_form,))),
+        key=lambda one: one.error,
+    )
+    monotone = _Map.fitted(fit.form, basis, furthest=True)
+    measured, failed = basis, [held_out.only(False)]
+    where: Literal["cross-fitting", "validation", "training"] = "training"
+    if crossed:
+        failed, where = [one.only(False) for one in unseen], "cross-fitting"
+    elif held_out.only(True).episodes:
+        measured, where = [held_out.only(True)], "validation"
+    found, found_monotone = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in (fit, monotone))
+    successes = np.array([one.progress[-1] for one in found])
+    failures = np.array([fit(gained)[-1] for gained in _all_gains(failed, fit.form)])
+    graded = where != "training" and len(failures) >= FAILURES
     if graded:
         labels = np.repeat([True, False], [len(successes), len(failures)])
         threshold, _ = best_f1(np.concatenate([successes, failures]), labels)
     else:
         threshold = float(np.quantile(successes, SUCCESS_QUANTILE))
-    seen = np.concatenate([one.embeddings for one in fitted])
-    centre, scale = seen.mean(axis=0), seen.std(axis=0)
-    scale = np.maximum(scale, 1e-6 + 1e-3 * scale.max())  # dead dimensions carry no information
-    far = np.concatenate([np.sqrt((((one.embeddings - centre) / scale) ** 2).mean(axis=1)) for one in measured])
+    centre, scale = _spread(fitted)
+    far = np.concatenate([group.distances() for group in measured])
     clock = float(np.mean([one.steps[-1] for one in fitted]))
-
-    def error(predicted: Callable[[_Watched, Array], Array | float]) -> float:
-        pairs = zip(measured, measured_gains, strict=True)
-        return float(np.mean([np.abs(predicted(one, gained) - one.share).mean() for one, gained in pairs]))
-
     return Calibration(
         form=fit.form,
         rewards=fit.rewards,
         progress=fit.progress,
         success=threshold,
-        success_from="F1 on validation" if graded else "quantile of successes (uncalibrated)",
+        success_from="F1 on unseen episodes" if graded else "quantile of successes (uncalibrated)",
         success_quantile=SUCCESS_QUANTILE,
         centre=_short(centre),
         scale=_short(scale),
         distance=max(float(np.quantile(far, DISTANCE_QUANTILE)), 1e-9),
         distance_quantile=DISTANCE_QUANTILE,
-        measured_on="validation" if apart else "training",
-        episodes=len(fitted),
-        measured_episodes=len(measured),
-        error=error(lambda one, gained: np.interp(gained, fit.rewards, fit.progress)),
-        error_of_a_ramp=error(lambda one, gained: np.minimum(1.0, one.steps / clock)),
-        error_of_a_constant=error(lambda one, gained: 0.5),
+        measured_on=where,
+        episodes=sum(len(group.episodes) for group in basis),
+        measured_episodes=len(found),
+        error=float(np.mean([one.error() for one in found])),
+        monotone_rewards=monotone.rewards,
+        monotone_progress=monotone.progress,
+        monotone_error=float(np.mean([one.error() for one in found_monotone])),
+        error_of_a_ramp=float(np.mean([one.error(np.minimum(1.0, one.episode.steps / clock)) for one in found])),
+        error_of_a_constant=float(np.mean([one.error(0.5) for one in found])),
     )
 
 
-def _sample(model: RewardModel, store: EpisodeStore, most: int, seed: int, *, failures: bool) -> list[int]:
-    """Return the numbers of at most `most` usable episodes, in order."""
+def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *, refit: bool) -> list[_Measured]:
+    """Apply a map to episodes; with `refit`, to each group the map that is fitted to the other groups."""
+    found = []
+    for at, group in enumerate(measured):
+        others = [one for number, one in enumerate(basis) if number != at]
+        to = _Map.fitted(fit.form, others, furthest=fit.furthest) if refit else fit
+        gains_ = group.gains(fit.form)
+        found += [_Measured(one, gained, to(gained)) for one, gained in zip(group.episodes, gains_, strict=True)]
+    return found
+
+
+def _furthest(gained: Array) -> Array:
+    """Return the running maximum, at each frame the furthest that the episode has come."""
+    return np.asarray(np.maximum.accumulate(gained))
+
+
+def _spread(episodes: Sequence[_Watched]) -> tuple[Array, Array]:
+    """Return the mean embedding of all frames, [D], and the standard deviation of each of its numbers, [D]."""
+    seen = np.concatenate([one.embeddings for one in episodes])
+    scale = seen.std(axis=0)
+    return seen.mean(axis=0), np.maximum(scale, 1e-6 + 1e-3 * scale.max())  # dead dimensions carry no information
+
+
+def _all_gains(groups: Sequence[_Judged], form: RewardForm) -> list[Array]:
+    return [gained for group in groups for gained in group.gains(form)]
+
+
+def _sample(
+    model: RewardModel, store: EpisodeStore, numbers: Sequence[int], most: int, seed: int, *, failures: bool
+) -> list[int]:
+    """Return at most `most` of the numbers, of usable episodes, in order."""
     instructed = model.trained_form != "goal"
     usable = [
         number
-        for number, info in enumerate(store.episodes)
+        for number, info in ((number, store.episodes[number]) for number in numbers)
         if info.length > 1 and (info.instruction.strip() or not instructed) and (failures or info.success is not False)
     ]
     drawn = sample_rng(seed, 0, "calibration").choice(len(usable), min(most, len(usable)), replace=False)

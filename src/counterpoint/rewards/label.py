@@ -3,10 +3,11 @@
 Columns, with one row per frame in the order of the data set:
 
     index, episode_index, frame_index   LeRobot's numbers
-    progress_sparse                     progress in [0, 1]; the name is LeRobot's
+    progress_sparse                     progress in [0, 1]; the name is LeRobot's. With `monotone`, it never falls
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
-    success                             True if progress has reached the calibration's threshold
+    success                             True from where progress reaches the calibrated threshold until it falls by .1
+                                        below it; left out if no failures fixed the threshold
     unlike_training                     True if the frame's distance to the training data exceeds a calibrated threshold
 
 A row depends only on the frames up to it. Each episode is decoded in one pass. Every core decodes and computes a block
@@ -103,9 +104,14 @@ def label(
     device: Computes = "cpu",
     batch_size: Number = None,
     engine: Engine = HERE,
+    monotone: bool = False,
+    anyway: bool = False,
     overwrite: bool = False,
 ) -> Path:
     """Write progress in [0, 1] of every frame of a data set. Repeating the same call continues an interrupted one.
+
+    The mean error of progress, measured on videos that the model did not learn from, is printed beside that of a
+    constant and of a clock. Labels that are no better than a constant are refused.
 
     Time on two cores: 2,400 frames a second with the demo's encoder, 72 with EfficientNet-Lite0. Disk: at most 40 bytes
     a frame.
@@ -124,6 +130,8 @@ def label(
         device: The device that computes, such as cuda.
         batch_size: Number of frames encoded at once; by default as many as suit the model.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
+        monotone: Write progress that never falls: the furthest that the episode has come.
+        anyway: Write labels even if they are no better than a constant.
         overwrite: Replace existing labels.
 
     Returns:
@@ -147,6 +155,9 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
+    calibration = labeller.calibration
+    if not anyway:
+        _require_worth(str(model), calibration, monotone=monotone)
     # Finished blocks of another model or of other data are removed.
     with claim(parts, "labelling.json", _identity(job, store), what="labels", does="labels", discard=True):
         files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
@@ -154,7 +165,7 @@ def label(
         started, total = time.perf_counter(), int(store.lengths.sum())
         left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
         seconds = time.perf_counter() - started
-        table, still = _table(job, files, store, labeller.calibration)
+        table, still = _table(job, files, store, calibration, monotone=monotone)
         if feature is None:
             _write_parquet(table, parts / "whole.parquet", target)
         else:
@@ -163,7 +174,7 @@ def label(
     print(
         f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
     )
-    print(in_words(table, labeller.calibration))
+    print(in_words(table, calibration, monotone=monotone))
     if still:
         print(f"Nothing changes in episodes {', '.join(map(str, still))}: their labels say nothing")
     return target
@@ -325,14 +336,31 @@ def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Blo
     return Labeller(job, open_dataset(job.data), targets).work
 
 
+def _require_worth(model: str, calibration: Calibration, *, monotone: bool) -> None:
+    """Raise a `BadInputError` if labels would be no better than a constant."""
+    own, other = calibration.error, calibration.monotone_error
+    error, constant = (other if monotone else own), calibration.error_of_a_constant
+    found = f"a mean error of progress of {error:.3f} on {calibration.measured_episodes} {_where(calibration)}"
+    hint = "train on more videos or longer, or write them anyway: --anyway"
+    if not monotone and other < constant:
+        hint = f"write progress that never falls, whose error is {other:.3f}: --monotone; or {hint}"
+    require(error < constant, model, found, f"less than the {constant:.3f} of a constant", hint)
+
+
+def _where(calibration: Calibration) -> str:
+    kinds = {"cross-fitting": "unseen", "validation": "held-out", "training": "training"}
+    return f"{kinds[calibration.measured_on]} videos"
+
+
 def _table(
-    job: Labelling, files: BlockFiles, store: EpisodeStore, calibration: Calibration
+    job: Labelling, files: BlockFiles, store: EpisodeStore, calibration: Calibration, *, monotone: bool
 ) -> tuple[pa.Table, list[int]]:
     """Return all labels as a table, and the numbers of the episodes in which nothing changes."""
     rows = np.concatenate([np.load(files.path(block)) for block in files.blocks], axis=1)
     parts = np.split(rows, np.cumsum(store.lengths)[:-1], axis=1)
     each = [reward.astype(np.float64) for reward, _, _ in parts]
-    progress = [calibration.progress_of(gains(reward[None], calibration.form)[0]) for reward in each]
+    gained = [gains(reward[None], calibration.form)[0] for reward in each]
+    progress = [calibration.progress_of(one, monotone=monotone) for one in gained]
     lengths = store.lengths
     columns = {
         "index": np.arange(lengths.sum()),
@@ -341,11 +369,14 @@ def _table(
         "progress_sparse": np.concatenate(progress).astype(np.float32),
         "reward": np.concatenate(each).astype(np.float32),
         "gain": np.concatenate([reward - reward[0] for reward in each]).astype(np.float32),
-        "success": np.concatenate(progress) >= calibration.success,
         "unlike_training": np.concatenate([novelty for _, novelty, _ in parts]) > 1,
     }
-    found = calibration.model_dump(mode="json", exclude={"rewards", "progress", "centre", "scale"})
-    about = {"cameras": job.cameras, "calibration": found, "data": store.fingerprint}
+    if calibration.graded:
+        reached = [calibration.success_of(calibration.progress_of(one)) for one in gained]
+        columns["success"] = np.concatenate(reached)
+    curves = {f"{prefix}{name}" for prefix in ("", "monotone_") for name in ("rewards", "progress")}
+    found = calibration.model_dump(mode="json", exclude={*curves, "centre", "scale"})
+    about = {"cameras": job.cameras, "calibration": found, "monotone": monotone, "data": store.fingerprint}
     local = Path(job.model)
     metadata = {
         "reward_model_path": str(local.resolve()) if local.exists() else job.model,
@@ -355,19 +386,22 @@ def _table(
     return pa.table(columns, metadata=metadata), still
 
 
-def in_words(table: pa.Table, calibration: Calibration) -> str:
-    """Describe in words the errors of the labels, of a constant and of a clock, the threshold, and the successes."""
-    held_out = "held-out" if calibration.measured_on == "validation" else "training"
-    error, constant, clock = calibration.error, calibration.error_of_a_constant, calibration.error_of_a_ramp
+def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = False) -> str:
+    """Describe in words the errors of the labels, of a constant and of a clock, and the successes."""
+    constant, clock = calibration.error_of_a_constant, calibration.error_of_a_ramp
+    error = calibration.monotone_error if monotone else calibration.error
     verdict = " (labels no better than a constant)" if error >= constant else ""
+    words = (
+        f"Mean error of progress on {calibration.measured_episodes} {_where(calibration)}: {error:.3f}; "
+        f"of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}\n"
+    )
+    if not calibration.graded:
+        return words + "No column of success: too few failures among these videos to fix a threshold"
     rows = table["episode_index"].to_numpy()
     last = np.append(rows[1:] != rows[:-1], True)
     solved, frames = (table["success"].to_numpy()[chosen] for chosen in (last, slice(None)))
-    graded = ", uncalibrated" if "uncalibrated" in calibration.success_from else ""
-    return (
-        f"Mean error of progress on {calibration.measured_episodes} {held_out} episodes: {error:.3f}; "
-        f"of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}\n"
-        f"Success from progress {calibration.success:.3f}{graded}: "
+    return words + (
+        f"Success from progress {calibration.success:.3f}: "
         f"{solved.sum()} of {len(solved)} episodes at their end, {frames.sum()} of {len(frames)} frames"
     )
 

@@ -26,6 +26,8 @@ from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_fra
 Array = NDArray[np.float64]
 Frames = Mapping[str, NDArray[Any]]
 """Camera -> uint8 [T, H, W, 3]; `STATE` -> float [T, S]."""
+EPISODE = "episode"
+"""Key of the episode's number among the values that rewards share."""
 PREFIXES = 16
 """Number of video lengths at which a LeRobot model scores a video; values in between are interpolated."""
 
@@ -73,16 +75,22 @@ class EncoderReward:
 
     Attributes:
         goals: For each instruction, its embedded goal images: [K, D], or [K, C, D] with several cameras.
+        judges: Cross-fitting: number of an episode -> the reward that did not learn from it, and judges it.
+        run: The run's folder, if the reward is a run.
     """
 
     def __init__(self, model: RewardModel, name: str) -> None:
         self.model, self.name = model, name
         self.progress = model.form == "language" or model.calibration is not None
         self.goals: dict[str, Array] = {}
+        self.judges: dict[int, Reward] = {}
+        self.run: Path | None = None
         self._texts: dict[str, Array] = {}
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Embed the video once; every curve is read from its embeddings."""
+        if (judge := self.judges.get(shared.get(EPISODE, -1))) is not None:
+            return judge.watch(frames, shared)
         model, embedded = self.model, self._embedded(frames, shared)
 
         def curves(
@@ -253,7 +261,9 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
         settings = read_object(config, "a configuration", "restore the file")
         if "type" in settings and "kind" not in settings:
             return _lerobot(source, name or Path(source).name, device)
-    return EncoderReward(RewardModel.from_pretrained(source, device=device), name or Path(source).resolve().name)
+    reward = EncoderReward(RewardModel.from_pretrained(source, device=device), name or Path(source).resolve().name)
+    reward.run = config.parent if config.is_file() else None
+    return reward
 
 
 def _imported(module: str, name: str) -> Any:

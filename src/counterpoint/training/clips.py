@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from counterpoint.config import free
 from counterpoint.data.cache import prepared
-from counterpoint.data.draws import hold_out
+from counterpoint.data.draws import cross_folds, hold_out
 from counterpoint.data.resize import Fit
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
@@ -29,6 +29,7 @@ from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.model import RewardModel
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.plan import Given
+from counterpoint.training.run import Run
 
 
 class DataConfig(SplitsConfig):
@@ -42,7 +43,10 @@ class DataConfig(SplitsConfig):
             by default the data's first camera is taken.
         min_length: Minimum number of steps; shorter episodes are left out.
         holdout: Share of each instruction's episodes that is held out if the data have no split to validate on.
-        holdout_seed: Random seed of that choice.
+        folds: Number of parts for cross-fitting, if the data have no split to validate on and nothing is held out. For
+            each part, a model that learns from the others judges it; the saved model learns from all. 0: no judges.
+        fold: Train only the model that judges this part, from 0.
+        holdout_seed: Random seed of the choice of held-out episodes or of the parts.
         augmented_rows: Number of augmented rows of features per frame, in addition to the plain row, for a frozen
             backbone.
         state: Read the robot's state (proprioception, `observation.state`) together with each image.
@@ -53,6 +57,8 @@ class DataConfig(SplitsConfig):
     cameras: Listed[tuple[str, ...]] = ()
     min_length: int = Field(2, ge=1)
     holdout: float = Field(0.0, ge=0, lt=1)
+    folds: int = Field(0, ge=0)
+    fold: int | None = Field(None, ge=0)
     holdout_seed: int = Field(0, ge=0)
     augmented_rows: int = Field(0, ge=0)
     state: bool = False
@@ -117,17 +123,39 @@ class ClipsRecipe(PretrainingRecipe):
             return objective, store, spec.bind(store, store.cameras[:1])
 
         def facts(store: EpisodeStore, bound: BoundSpec) -> Mapping[str, Any]:
-            own = isinstance(held_out, SubsetStore) and self.data.holdout and given.validation is None
-            return {"held_out": list(held_out.indices)} if own and isinstance(held_out, SubsetStore) else {}
+            own = self.data.holdout or self.data.fold is not None
+            if own and isinstance(held_out, SubsetStore) and given.validation is None:
+                return {"held_out": list(held_out.indices)}
+            return {"judged": judged} if (judged := self._parts(given)) else {}
 
         return Opened(train, held_out, prepare, build, facts=facts, embeds=frozen)
 
-    def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
+    def _parts(self, given: Given) -> Sequence[Sequence[int]]:
+        """Return the numbers of the episodes that each judge judges; none without cross-fitting."""
+        if given.validation is not None or not self.data.folds or self.data.fold is not None or self.data.holdout:
+            return ()
+        data = given.one()
+        whole, validation = (data, None) if isinstance(data, EpisodeStore) else self.data.open(data)
+        parts = folds_of(whole, self.data) if validation is None else ()
+        return parts if len(parts) > 1 else ()
+
+    def judges(self, given: Given) -> Sequence[Self]:
+        """Return one recipe for each part that is judged."""
+        data = [self.data.model_copy(update={"fold": number}) for number in range(len(self._parts(given)))]
+        return [self.model_copy(update={"data": one}) for one in data]
+
+    def finish(
+        self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None, run: Run
+    ) -> None:
         """Calibrate the reward, so that the saved encoder gives progress."""
         encoder = modules["encoder"]
         if isinstance(encoder, DualEncoder):  # an encoder of the user's own is not calibrated
             model = RewardModel(encoder, language_reward=modules.get("language_reward"))
-            found = calibrate(model, train, validation, seed=self.train.seed)
+            judges = [
+                (RewardModel.from_pretrained(run.judge(number), device=str(encoder.mean.device)), part)
+                for number, part in enumerate(run.settings.get("judged", ()))
+            ]
+            found = calibrate(model, train, validation, judges=judges, seed=self.train.seed)
             encoder.config = encoder.config.model_copy(update={"calibration": found})
 
 
@@ -180,11 +208,26 @@ def open_clips(
 ) -> tuple[EpisodeStore, EpisodeStore | None]:
     """Return the training episodes and, if there are any, the validation episodes; nothing is decoded yet."""
     train, held_out = (data, validation) if isinstance(data, EpisodeStore) else config.open(data)
-    if held_out is None and config.holdout:
+    if held_out is None and config.fold is not None:
+        parts = folds_of(train, config)
+        where, expected = "data.fold", f"0 to {len(parts) - 1}"
+        require(config.fold < len(parts), where, config.fold, expected, "name a part that there is")
+        out = list(parts[config.fold])
+        kept = sorted(set(range(len(train.episodes))) - set(out))
+        train, held_out = SubsetStore(train, kept), SubsetStore(train, out)
+    elif held_out is None and config.holdout:
         tasks = [info.instruction for info in train.episodes]
         kept, out = hold_out(tasks, config.holdout, config.holdout_seed)
         train, held_out = SubsetStore(train, kept), SubsetStore(train, out) if out else None
     return _long_enough(train, config, data), held_out and _long_enough(held_out, config, data)
+
+
+def folds_of(store: EpisodeStore, config: DataConfig) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the episodes in each part for cross-fitting."""
+    numbers = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
+    tasks = [store.episodes[e].instruction for e in numbers]
+    parts = cross_folds(tasks, [store.recording(e) for e in numbers], config.folds, config.holdout_seed)
+    return tuple(tuple(numbers[at] for at in part) for part in parts)
 
 
 def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
@@ -198,10 +241,19 @@ def _long_enough(store: EpisodeStore, config: DataConfig, where: object) -> Epis
     found = f"no episode of {config.min_length} frames or more"
     where = where if isinstance(where, str | Path) else "data"
     require(kept, where, found, "at least one", "lower data.min_length")
-    return store if len(kept) == len(store.episodes) else SubsetStore(store, kept)
+    if len(kept) == len(store.episodes):
+        return store
+    if isinstance(store, SubsetStore):
+        return SubsetStore(store.whole, [store.indices[e] for e in kept])
+    return SubsetStore(store, kept)
 
 
 def _apart(store: EpisodeStore, cameras: tuple[str, ...]) -> EpisodeStore:
+    """Return the store with the chosen cameras as episodes; parts of one store become parts of one store."""
+    if isinstance(store, SubsetStore):
+        whole, count = _apart(store.whole, cameras), len(store.whole.episodes)
+        firsts = range(0, len(whole.episodes), count)  # of each camera
+        return SubsetStore(whole, [first + episode for first in firsts for episode in store.indices])
     if cameras == store.cameras[:1]:
         return store
     return OneCameraStore(store, cameras[0]) if len(cameras) == 1 else CamerasApart(store, cameras)
@@ -211,5 +263,7 @@ def _prepared(store: EpisodeStore, config: DataConfig) -> EpisodeStore:
     """Return the store with its frames at training size."""
     cameras = config.views(store)
     apart = _apart(store, cameras)
+    if isinstance(apart, SubsetStore):  # all parts of a store share one training store
+        return SubsetStore(_prepared(apart.whole, config.model_copy(update={"cameras": ()})), apart.indices)
     options: Any = {"size": config.size, "fit": config.fit, "decode": config.decode, "root": config.cache}
     return prepared(apart, cameras=apart.cameras[:1], **options)

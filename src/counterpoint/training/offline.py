@@ -114,13 +114,16 @@ class OfflineRecipe(Recipe):
         """Return a function that scores the learner's exports in an environment. Default: none."""
         return None
 
-    def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
+    def finish(
+        self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None, run: Run
+    ) -> None:
         """Complete the trained modules before they are saved. Default: nothing.
 
         Args:
             modules: The learner's exports.
             train: Training episodes, at training size.
             validation: Episodes to validate on, if there are any.
+            run: The run, whose judges are trained.
         """
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
@@ -157,7 +160,7 @@ class OfflineRecipe(Recipe):
                 modules = learner.exports()
                 if not run.main:
                     return
-                self.finish(modules, train, validation)
+                self.finish(modules, train, validation, run)
                 further = {name: module for name, module in modules.items() if not isinstance(module, SavedModel)}
                 for module in modules.values():
                     if isinstance(module, SavedModel):

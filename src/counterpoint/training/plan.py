@@ -124,6 +124,10 @@ class Recipe(FrozenConfig):
         require("evaluation" in cls.model_fields, "--env", env, expected, "leave it out")
         return override(tree, {"evaluation.env": env})
 
+    def judges(self, given: Given) -> Sequence[Recipe]:
+        """Return the recipes of the models that judge what they did not learn from: cross-fitting. Default: none."""
+        return ()
+
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
         """Open the data and build the networks, so that any error is raised before the work begins.
 

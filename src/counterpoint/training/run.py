@@ -9,6 +9,7 @@ RUN/checkpoints/     checkpoints, which hold safetensors for tensors, JSON for t
         SHA256SUMS           the digests of these two files
     last                   name of the newest checkpoint's folder, switched after the folder is in place
 RUN/model/           see `counterpoint.encoders.hub`
+RUN/judges/          runs that each learned from all data but a part, and judge this part (cross-fitting)
 RUN/best/            models of the smallest validation errors, each in a folder with a `model`, if `keep_best` is set
 
 A checkpoint is made under a temporary name and renamed, so that a kill at any moment leaves the older ones complete.
@@ -229,6 +230,10 @@ class Run:
     def model(self) -> Path:
         """The folder of the trained model."""
         return self.folder / "model"
+
+    def judge(self, number: int) -> Path:
+        """Return the folder of the run that judges a part of the data."""
+        return self.folder / "judges" / str(number)
 
     def record(self, **facts: Any) -> None:
         """Write `config.json`, with further entries."""

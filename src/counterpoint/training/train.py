@@ -11,12 +11,13 @@ from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require_extras
+from counterpoint.files import read_object
 from counterpoint.flags import Device, Environment, PythonOnly, Typed
 from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.fit import fit
 from counterpoint.training.plan import Data, Given, Recipe
 from counterpoint.training.recipe import load_recipe
-from counterpoint.training.run import Run
+from counterpoint.training.run import NOTE, Run
 
 
 def train(
@@ -72,6 +73,7 @@ def train(
     loop = plan.loop or settings.loop
     require_extras(dict.fromkeys(loop.trackers, "track"))
     with Run.open(out, settings, plan.identity, loop=loop, facts=facts, main=main) as run:
+        _train_judges(settings.judges(given), run, data, start_from=start_from, device=device)
         job = plan.build(run)
         run.record(**job.facts)
 
@@ -100,3 +102,22 @@ def train(
         job.save(run.model)
     meet("end")
     return run
+
+
+def _train_judges(judges: Sequence[Recipe], run: Run, data: Data | Sequence[Data] | None, **others: Any) -> None:
+    """Train the models that judge parts of the data; those that are trained already are left as they are."""
+    for number, judge in enumerate(judges):
+        folder = run.judge(number)
+        if not _is_trained(folder, judge):
+            if run.main:
+                print(f"Training judge {number + 1} of {len(judges)}; the model itself comes last", flush=True)
+            train(judge, data, folder, **others)
+        meet(f"judge {number}")
+
+
+def _is_trained(folder: Path, recipe: Recipe) -> bool:
+    """Return whether a folder holds the model of a finished run with these settings."""
+    if not (folder / "model").is_dir():
+        return False
+    recorded = read_object(folder / NOTE, "a run's configuration", f"remove {folder}, and train again")
+    return recipe.model_dump(mode="json").items() <= recorded.items()
