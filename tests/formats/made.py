@@ -83,8 +83,9 @@ EPIC_HEADER = (
 )
 
 
-def epic_row(video: str, number: int, start: int, stop: int, narration: str) -> str:
-    begin = f"{video}_{number},{video[:3]},{video},00:00:00.560,00:00:00.00,00:00:01.89"
+def epic_row(video: str, number: int, start: int, stop: int, narration: str, fps: float = 50) -> str:
+    times = [f"00:{frame / fps // 60:02.0f}:{frame / fps % 60:05.2f}" for frame in (start, start, stop)]
+    begin = f"{video}_{number},{video[:3]},{video},{','.join(times)}"
     return f"{begin},{start},{stop},{narration},take,0,plate,2,\"['plate']\",[2]\n"
 
 
@@ -95,11 +96,12 @@ def write_epic(root: Path, *, frames: int = 8, size: tuple[int, int] = (24, 32),
         EPIC_HEADER
         + epic_row("P01_01", 0, 3, 6, "open door")
         + epic_row("P01_01", 1, 5, 8, "take plate")
-        + epic_row("P02_03", 0, 1, frames, "open door")
+        + epic_row("P02_03", 0, 1, frames, "open door", 59.94)
         + epic_row("P03_01", 0, 1, 4, "wash pan")
     )
     (root / "EPIC_100_video_info.csv").write_text(
-        "video_id,duration,fps,resolution\nP01_01,1.0,50.0,1920x1080\nP02_03,1.0,59.9400599400599,1920x1080\n"
+        "video_id,duration,fps,resolution\n"
+        f"P01_01,{frames / 50},50.0,1920x1080\nP02_03,{frames / 59.94},59.9400599400599,1920x1080\n"
     )
     folder = root / "P01" / "rgb_frames" / "P01_01"
     folder.mkdir(parents=True)
@@ -169,6 +171,22 @@ def write_videos(folder: Path, *, count: int = 2, frames: int = 12, fps: float =
         lines.append(f"videos/{number}.mp4,task {number}\n")
     (folder / "manifest.csv").write_text("".join(lines))
     return folder
+
+
+def write_frames(folder: Path, *, count: int = 6, ending: str = "png", step: int = 1, seed: int = 0) -> Array:
+    """Write `frame_1.png` and so on; return the images, [count, 32, 48, 3]."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = smooth_frames(count, 32, 48, seed=seed)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"frame_{1 + step * number}.{ending}")
+    return images
+
+
+def write_tasks(root: Path) -> Path:
+    """Write two videos of `open_the_drawer` and one of `close the drawer`, in a folder per task; returns `root`."""
+    for number, name in enumerate(("close the drawer/a.mp4", "open_the_drawer/a.mp4", "open_the_drawer/b.mkv")):
+        encode_video(root / name, smooth_frames(5, 32, 48, seed=number), 10)
+    return root
 
 
 def write_lerobot(root: Path, *, splits: Mapping[str, str] | None = None, image_cameras: Sequence[str] = ()) -> Path:

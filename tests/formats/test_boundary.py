@@ -55,6 +55,22 @@ def test_a_mistake_that_a_library_makes_of_damage_is_damage() -> None:
         Image.frombyte("RGB", (1, 1), b"123")  # type: ignore[attr-defined]  # raised here, not there
 
 
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+def test_an_image_comes_upright(form: str, orientation: int) -> None:
+    stored, exif, written = smooth_frames(1, 32, 48)[0], Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(
+        written, form, exif=exif, **({"quality": 98, "subsampling": 0} if form == "JPEG" else {})
+    )
+    rows, columns = stored[::-1], stored[:, ::-1]  # what is shown, by the standard's words on row 0 and column 0
+    shown = {2: columns, 3: rows[:, ::-1], 4: rows, 5: stored.swapaxes(0, 1), 6: rows.swapaxes(0, 1)}
+    shown |= {7: rows[:, ::-1].swapaxes(0, 1), 8: columns.swapaxes(0, 1)}
+    found, expected = decode_image("photo", written.getvalue()), shown.get(orientation, stored)
+    assert found.shape == expected.shape
+    assert np.abs(found.astype(int) - expected).mean() < 3
+
+
 @pytest.mark.parametrize("value", ["1", [], {}, None, True, float("nan"), float("inf")])
 def test_what_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="where a finite number should be"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoint.cli.data.doctor import examine
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats.epic import EpicKitchensStore
@@ -89,6 +91,22 @@ def test_fingerprint_follows_the_frames_used(root: Path) -> None:
     folder_touched = open_root(root).fingerprint
     os.utime(root / "P02" / "rgb_frames" / "P02_03.tar", ns=(1, 1))
     assert len({before, folder_touched, open_root(root).fingerprint}) == 3
+
+
+def test_doctor_compares_the_table_of_rates_with_frames_and_narrations(root: Path) -> None:
+    assert examine(root) == []
+    info = root / "EPIC_100_video_info.csv"
+    info.write_text(info.read_text().replace("59.9400599400599", "29.97"))
+    (finding,) = examine(root)
+    assert finding.where == f"{info}, P02_03"
+    assert re.search(r"stop_frame 8 at 0\.13 s .*row 4.* and 8 frames in 0\.13 s: 6\d\.\d frames a sec", finding.found)
+    assert finding.expected == "29.97, as fps says"
+    annotate(root, epic_row("P01_01", 0, 3, 6, "open door", 25))  # frames were extracted at 50
+    (finding,) = examine(root)
+    assert "stop_frame 6 at 0.24 s" in finding.found
+    assert "frames in" not in finding.found
+    info.write_text("video_id,fps\nP01_01,25\n")
+    assert examine(root) == []
 
 
 @pytest.mark.parametrize(

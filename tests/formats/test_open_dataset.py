@@ -89,7 +89,7 @@ def test_bad_rows_are_told_and_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".", "nowhere", "file.txt"])
 def test_anything_else_says_what_would_do(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.txt").write_text("hello")
-    with pytest.raises(BadInputError, match=r"manifest.csv.*video,instruction"):
+    with pytest.raises(BadInputError, match=r"manifest.csv.*video,instruction, or a folder per task"):
         open_dataset(tmp_path / name)
 
 

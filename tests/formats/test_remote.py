@@ -21,7 +21,7 @@ from counterpoint.formats import open_dataset, recognise, remote, split_names
 from counterpoint.formats.remote import Part, Stream, absolute, located, opened, read_ranges, url_of
 from tests.data.reading import read_episode
 from tests.data.sampling import sampler
-from tests.formats.made import memory_store, write_epic, write_lerobot, write_videos
+from tests.formats.made import memory_store, write_epic, write_frames, write_lerobot, write_tasks, write_videos
 from tests.formats.remote_made import s3_double, upload, write_shards
 
 
@@ -72,7 +72,12 @@ def shards(root: Path) -> Path:
     return write_shards(root, memory_store(cameras=("camera",)))
 
 
-@pytest.mark.parametrize("write", [write_lerobot, write_videos, write_epic, shards])
+def frames(root: Path) -> Path:
+    write_frames(root / "run")
+    return root
+
+
+@pytest.mark.parametrize("write", [write_lerobot, write_videos, write_tasks, frames, write_epic, shards])
 def test_a_data_set_behind_a_url_reads_as_the_local_one(write: Any, tmp_path: Path) -> None:
     data = write(tmp_path / "data")
     url = upload(data, "memory://sets/data")

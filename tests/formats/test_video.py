@@ -117,8 +117,9 @@ def test_any_order_with_repeats_equals_reading_in_order(video: Path, indices: li
     np.testing.assert_array_equal(read_frames(video, indices), whole[np.array(indices, dtype=np.int64)])
 
 
-def test_random_access_is_exact_with_b_frames_and_long_groups(tmp_path: Path) -> None:
-    path = long_gop(tmp_path / "long.mp4")
+@pytest.mark.parametrize("ending", ["mp4", "mkv"])  # Matroska has no decoding times
+def test_random_access_is_exact_with_b_frames_and_long_groups(ending: str, tmp_path: Path) -> None:
+    path = long_gop(tmp_path / f"long.{ending}")
     whole = np.stack(decoded_in_order(path))
     rng = np.random.default_rng(0)
     for _ in range(40):
@@ -282,6 +283,27 @@ def test_a_file_truncated_behind_its_index_is_refused(tmp_path: Path, video: Pat
     front.write_bytes(front.read_bytes()[: front.stat().st_size // 2])
     with pytest.raises(BadInputError, match="expected 30, as its header says"):
         read_frames(front, [1])
+
+
+@pytest.mark.parametrize("name", ["whole.mp4", "part.bin"])
+def test_a_file_cut_before_its_index_says_so(name: str, tmp_path: Path, video: Path) -> None:
+    content = video.read_bytes()[:2000]
+    (tmp_path / "whole.mp4").write_bytes(content)
+    (tmp_path / "part.bin").write_bytes(b"before" + content)
+    path = tmp_path / name if name == "whole.mp4" else Part(tmp_path / name, 6, len(content), "the video")
+    with pytest.raises(BadInputError, match=r"its index \(moov\), which is written last, is missing.*untrunc"):
+        probe_video(path)
+
+
+def test_a_matroska_file_that_is_cut_says_so_but_an_unfinished_recording_is_read(tmp_path: Path) -> None:
+    path = long_gop(tmp_path / "screen.mkv")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(BadInputError, match=rf"cut short: \d+ bytes; expected {len(content)} bytes.*-c copy"):
+        probe_video(path)
+    at = content.index(b"\x18\x53\x80\x67") + 4
+    path.write_bytes(content[:at] + b"\x01" + b"\xff" * 7 + content[at + 8 :])  # a recorder cannot know the length
+    assert probe_video(path).frames == 40
 
 
 @pytest.mark.parametrize("name", ["missing.mp4", "folder", "text.mp4"])

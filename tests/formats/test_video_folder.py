@@ -7,14 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from counterpoint.cli.data import commands
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
-from counterpoint.formats.video import has_uneven_rate, read_frames
-from counterpoint.formats.video_folder import VideoFolderStore
+from counterpoint.formats import open_dataset
+from counterpoint.formats.video import encode_video, has_uneven_rate, read_frames
+from counterpoint.formats.video_folder import FrameFolderStore, TaskFolderStore, VideoFolderStore
 from tests.data.reading import read_episode
-from tests.formats.made import smooth_frames, write_variable_rate, write_videos
+from tests.formats.made import smooth_frames, write_frames, write_tasks, write_variable_rate, write_videos
 
 WIDOWX = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "widowx"
 
@@ -186,6 +189,125 @@ def test_no_manifest_or_two(folder: Path) -> None:
 def test_byte_order_mark_and_quotes_of_a_spreadsheet(folder: Path) -> None:
     (folder / "manifest.csv").write_bytes('\ufeffvideo,instruction\r\nvideos/0.mp4,"first, then ""that"""\r\n'.encode())
     assert VideoFolderStore(folder).episodes[0].instruction == 'first, then "that"'
+
+
+def test_paths_as_windows_writes_them(folder: Path) -> None:
+    manifest(folder, "video,instruction\nvideos\\0.mp4,open\n")
+    assert [file.name for file in VideoFolderStore(folder).files] == ["0.mp4"]
+    (folder / "videos\\0.mp4").write_bytes((folder / "videos" / "1.mp4").read_bytes())  # a name of its own elsewhere
+    assert [file.name for file in VideoFolderStore(folder).files] == ["videos\\0.mp4"]
+    for row, message in (("..\\data\\videos\\0.mp4", "leaves the folder"), ("C:\\videos\\0.mp4", "no file 'C:/videos")):
+        with pytest.raises(BadInputError, match=message):
+            VideoFolderStore(manifest(folder, f"video,instruction\n{row},open\n"))
+
+
+def test_a_missing_column_names_the_command_that_writes_a_manifest(folder: Path) -> None:
+    with pytest.raises(BadInputError, match=r"counterpoint data manifest .* --columns video=NAME instruction=NAME"):
+        VideoFolderStore(manifest(folder, "FILE,TASK\nvideos/0.mp4,open\n"))
+
+
+# Folders of frames
+
+
+def test_a_folder_of_frames_in_a_manifest(tmp_path: Path) -> None:
+    images = write_frames(tmp_path / "run", count=12)  # frame_10 comes after frame_9
+    manifest(tmp_path, "video,instruction,start,end,fps\nrun,open,,,\nrun,half,0.2,0.4,20\n")
+    store = VideoFolderStore(tmp_path)
+    assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [(12, "open", 10), (4, "half", 20)]
+    assert not store.rate_recorded
+    np.testing.assert_array_equal(store.frames(0, np.arange(12)), images)
+    np.testing.assert_array_equal(store.frames(1, np.arange(4)), images[4:8])
+    np.testing.assert_allclose(store.timestamps(1), np.arange(4) / 20)
+    before = store.fingerprint
+    os.utime(tmp_path / "run" / "frame_5.png", ns=(1, 1))
+    assert VideoFolderStore(tmp_path).fingerprint != before
+    assert VideoFolderStore(manifest(tmp_path, "video,instruction,fps\nrun,open,15\n")).rate_recorded
+
+
+def test_frames_alone_are_one_episode_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = [write_frames(tmp_path / f"run{number}", count=3 + number, seed=number) for number in range(2)]
+    (tmp_path / "run0" / ".DS_Store").write_text("litter")
+    (tmp_path / "run0" / "Thumbs.db").write_text("litter")
+    store = open_dataset(tmp_path)
+    assert isinstance(store, FrameFolderStore)
+    assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [(3, "", 10), (4, "", 10)]
+    np.testing.assert_array_equal(store.frames(1, np.arange(4)), images[1])
+    np.testing.assert_array_equal(open_dataset(tmp_path / "run0").frames(0, np.array([2])), images[0][2:])
+    commands.info(tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "10 (assumed: the data do not say)" in said
+    assert "none: folders of frames have no words" in said
+
+
+@pytest.mark.parametrize(
+    "other", ["frame_01.png", "frame_9.jpg", "depth_9.png", "notes.txt", "sub/frame_9.png"], ids=lambda name: name[:8]
+)
+def test_only_frames_of_one_name_are_an_episode(other: str, tmp_path: Path) -> None:
+    write_frames(tmp_path / "run", count=3)
+    (tmp_path / "run" / other).parent.mkdir(exist_ok=True)
+    (tmp_path / "run" / other).write_bytes((tmp_path / "run" / "frame_1.png").read_bytes())
+    with pytest.raises(BadInputError, match="known format"):
+        open_dataset(tmp_path / "run")
+    with pytest.raises(BadInputError, match=r"row 2, .*run: found other entries.*numbered images alone"):
+        VideoFolderStore(manifest(tmp_path, "video,instruction\nrun,open\n"))
+
+
+def test_frames_that_leave_the_folder_or_differ_in_size_are_refused(tmp_path: Path) -> None:
+    write_frames(tmp_path / "outside")
+    write_frames(tmp_path / "data" / "run", count=3)
+    Image.new("RGB", (20, 20)).save(tmp_path / "data" / "run" / "frame_2.png")
+    manifest(tmp_path / "data", "video,instruction\nrun,open\n")
+    with pytest.raises(BadInputError, match=r"frame_2\.png: found images of several sizes"):
+        VideoFolderStore(tmp_path / "data").frames(0, np.arange(3))
+    (tmp_path / "data" / "run" / "frame_4.png").symlink_to(tmp_path / "outside" / "frame_4.png")
+    for path in (tmp_path / "data", tmp_path / "data" / "run"):
+        with pytest.raises(BadInputError, match="link that leaves the folder"):
+            open_dataset(path)
+
+
+def test_doctor_finds_missing_frames_and_a_rate_that_a_video_does_not_have(tmp_path: Path) -> None:
+    write_frames(tmp_path / "sparse", step=5)
+    write_frames(tmp_path / "run")
+    (tmp_path / "run" / "frame_3.png").unlink()
+    encode_video(tmp_path / "a.mp4", smooth_frames(5, 32, 48), 10)
+    manifest(tmp_path, "video,instruction,fps\nsparse,open,\nrun,open,\na.mp4,open,30\n")
+    gap, rate = VideoFolderStore(tmp_path).findings()
+    assert (gap.found, gap.expected) == ("frames 2 and 4 in a row, and 1 gaps in all", "numbers that differ by 1")
+    assert (rate.found, rate.expected) == ("10 frames a second", "30, as fps says")
+
+
+# Folders of videos by task
+
+
+def test_folders_of_videos_are_named_by_their_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_dataset(write_tasks(tmp_path))
+    assert isinstance(store, TaskFolderStore)
+    found = [(e.instruction, e.length, file.name) for e, file in zip(store.episodes, store.files, strict=True)]
+    words = ["close the drawer", "open the drawer", "open the drawer"]
+    assert found == list(zip(words, [5, 5, 5], ["a.mp4", "a.mp4", "b.mkv"], strict=True))
+    assert np.abs(store.frames(2, np.arange(5)) - smooth_frames(5, 32, 48, seed=2).astype(float)).mean() < 7
+    commands.info(tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "videos in a folder per task" in said
+    assert "the names of the folders, with spaces for underscores" in said
+
+
+@pytest.mark.parametrize("name", ["train", "Videos", "0001"])
+def test_a_folder_that_names_no_task_is_refused_or_left_out(name: str, tmp_path: Path) -> None:
+    (write_tasks(tmp_path) / "close the drawer").rename(tmp_path / name)
+    with pytest.raises(BadInputError, match=rf"{name}: found a folder '{name}' of videos.*rename the folder"):
+        open_dataset(tmp_path)
+    told: list[BadInputError] = []
+    assert len(open_dataset(tmp_path, on_bad_row=told.append).episodes) == 2
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("other", ["README.md", "close the drawer/notes.txt", "more/a.png", "more/deep/a.mp4"])
+def test_folders_that_hold_anything_else_are_not_taken_for_tasks(other: str, tmp_path: Path) -> None:
+    (write_tasks(tmp_path) / other).parent.mkdir(exist_ok=True, parents=True)
+    (tmp_path / other).write_text("else")
+    with pytest.raises(BadInputError, match="known format"):
+        open_dataset(tmp_path)
 
 
 def test_unknown_camera(folder: Path) -> None:

@@ -118,11 +118,42 @@ def test_bad_buffers(tmp_path: Path, arrays: dict[str, Array], ends: list[int], 
         read_episode(open_dataset(tmp_path / "a.zarr"), 0)
 
 
-def test_a_missing_chunk_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zipped", [False, True])
+def test_chunks_that_are_not_stored_hold_the_fill_value(
+    tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, arrays = tmp_path / ("a.zarr.zip" if zipped else "a.zarr"), made_arrays()
+    arrays["img"][4:8] = 0
+    arrays["action"][:8] = 0
+    write_replay(path, arrays, zipped=zipped)
+    store = open_dataset(path)
+    assert isinstance(store, ZarrReplayStore)
+    assert store.facts == {"chunks not stored": "data/img 1 of 3, read as 0.0; data/action 2 of 3, read as 0.0"}
+    for number, (first, stop) in enumerate(zip([0, *ENDS], ENDS, strict=False)):
+        episode = read_episode(store, number)
+        np.testing.assert_array_equal(episode.frames["img"], arrays["img"][first:stop].astype(np.uint8))
+        np.testing.assert_array_equal(episode.actions, arrays["action"][first:stop])
+    info(path)
+    assert "data/img 1 of 3, read as 0.0" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_fill_value_other_than_zero_is_read(tmp_path: Path) -> None:
+    arrays = made_arrays()
+    arrays["state"][4:] = 7
+    write_replay(tmp_path / "a.zarr", arrays, fill_value=7)
+    np.testing.assert_array_equal(read_episode(open_dataset(tmp_path / "a.zarr"), 2).state, np.full((5, 5), 7))
+
+
+def test_missing_chunks_are_refused_without_a_fill_value_or_where_no_image_is_left(tmp_path: Path) -> None:
     write_replay(tmp_path / "a.zarr")
-    (tmp_path / "a.zarr" / "data" / "img" / "1.0.0.0").unlink()
-    with pytest.raises(BadInputError, match=r"data/img: found 2 chunks; expected 3"):
+    about = tmp_path / "a.zarr" / "data" / "action" / ".zarray"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"fill_value": None}))
+    (about.parent / "1.0").unlink()
+    with pytest.raises(BadInputError, match=r"data/action: found 2 chunks and no fill value"):
         open_dataset(tmp_path / "a.zarr")
+    write_replay(tmp_path / "b.zarr", made_arrays() | {"img": np.zeros((12, 16, 16, 3), np.uint8)})
+    with pytest.raises(BadInputError, match=r"data/img: found no chunk at all"):
+        open_dataset(tmp_path / "b.zarr")
 
 
 def test_a_chunk_that_is_cut_short_is_refused(tmp_path: Path) -> None:

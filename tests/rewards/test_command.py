@@ -17,8 +17,10 @@ from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command, score_clip, video_clip
 from counterpoint.rewards.model import gains
+from counterpoint.rewards.targets import read_goal
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import write_data
+from tests.formats.made import write_variable_rate
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,18 @@ def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path) -> None:
     assert "https://" not in page
     assert page.count("data:image/jpeg;base64,") >= 11
     assert INSTRUCTIONS[2] in page
+
+
+def test_a_video_of_variable_rate_keeps_its_own_times(tmp_path: Path) -> None:
+    times = write_variable_rate(tmp_path / "phone.mp4")
+    (tmp_path / "manifest.csv").write_text("video,instruction,start\nphone.mp4,push,0.5\n")
+    whole = reward_command([tmp_path / "phone.mp4"], "push", model="run", out=tmp_path / "out")
+    part = reward_command([tmp_path], episodes=[0], model="run", out=tmp_path / "out")
+    for (table, _, page), expected in ((whole, times), (part, times[15:] - times[15])):
+        with table.open(newline="") as file:
+            seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+        np.testing.assert_allclose(seconds, expected, atol=1e-4)
+        assert f"{len(expected)} frames at {(len(expected) - 1) / expected[-1]:.6g} frames a second" in page.read_text()
 
 
 def test_a_bad_video_does_not_spoil_the_others(tmp_path: Path) -> None:
@@ -109,6 +123,18 @@ def test_each_video_may_have_an_instruction_of_its_own(tmp_path: Path) -> None:
     written = reward_command(clips, model="run", out=tmp_path / "out", text_file=tmp_path / "texts.txt")
     for text, path in zip(INSTRUCTIONS, [path for path in written if path.suffix == ".csv"], strict=False):
         assert path.read_text().startswith(f"frame,seconds,{text}\n")
+
+
+def test_a_turned_photo_of_a_goal_comes_upright(tmp_path: Path) -> None:
+    image, exif = np.zeros((16, 24, 3), np.uint8), Image.Exif()
+    image[:, :8], exif[0x0112] = 255, 6  # shown after a quarter turn clockwise
+    Image.fromarray(image).save(tmp_path / "goal.jpg", exif=exif, quality=98)
+    goal = read_goal(tmp_path / "goal.jpg")
+    assert goal.shape == (24, 16, 3)
+    assert goal[:8].mean() > 250 > 5 > goal[8:].mean()
+    (tmp_path / "goal.txt").write_text("words")
+    with pytest.raises(BadInputError, match=r"goal\.txt.*a whole PNG or JPEG"):
+        read_goal(tmp_path / "goal.txt")
 
 
 def test_a_goal_image_of_another_size_is_fine(tmp_path: Path) -> None:

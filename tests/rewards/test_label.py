@@ -95,6 +95,8 @@ def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path) -> None
     np.testing.assert_array_equal(found["index"], np.arange(160))
     np.testing.assert_array_equal(found["episode_index"], np.arange(160) // 10)
     np.testing.assert_array_equal(found["frame_index"], np.arange(160) % 10)
+    times = [open_dataset(data).timestamps(number) for number in range(16)]
+    np.testing.assert_allclose(found["timestamp"], np.concatenate(times), atol=1e-6)
     about = json.loads(schema.metadata[b"counterpoint"])
     assert about["calibration"]["success_from"] == "quantile of successes (uncalibrated)"
     assert about["cameras"] == ["front"]

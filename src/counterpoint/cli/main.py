@@ -88,6 +88,7 @@ DATA: dict[str, Command | Group] = {
     "info": Command("counterpoint.cli.data.commands:info"),
     "doctor": Command("counterpoint.cli.data.commands:doctor"),
     "convert": Command("counterpoint.cli.data.commands:convert"),
+    "manifest": Command("counterpoint.cli.data.manifest:write_manifest"),
     "masks": Command("counterpoint.cli.data.masks:write_masks"),
 }
 

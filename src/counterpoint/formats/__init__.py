@@ -35,6 +35,8 @@ FORMATS = LazyTable(
         "drq_replay": f"{_KINDS}:DRQ_REPLAY",
         "rlbench": f"{_KINDS}:RLBENCH",
         "webdataset": f"{_KINDS}:WEBDATASET",
+        "task_folders": f"{_KINDS}:TASK_FOLDERS",
+        "frame_folders": f"{_KINDS}:FRAME_FOLDERS",
     },
     "counterpoint.formats",
 )
@@ -59,7 +61,7 @@ def recognise(path: str | Path) -> Format:
         if path.exists()
         else "nothing there",
         f"one of: {'; '.join(kind.files for kind in FORMATS.values())}",
-        "check the path; videos of your own need a manifest.csv with the columns video,instruction",
+        "check the path; videos of your own need a manifest.csv with columns video,instruction, or a folder per task",
     )
 
 
@@ -69,7 +71,8 @@ def open_dataset(
     """Open a data set of any format that this library or an installed package reads.
 
     Args:
-        path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, an HDF5 file
+        path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, folders of videos by task, folders of
+            numbered frames, an EPIC-KITCHENS-100 folder, an HDF5 file
             of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set,
             one of its tasks or variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset
             shards, or a training store; or the URL of LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset or a video
@@ -101,12 +104,12 @@ def open_dataset(
 
 def read_episode_part(
     path: str | Path, episode: int, camera: str | None, start: int, limit: int
-) -> tuple[Array, int, float]:
+) -> tuple[Array, Array, int]:
     """Decode frames of one episode from step `start` on, as `counterpoint.formats.video.read_part` does for a video."""
     store = open_dataset(path, camera=camera)
     info, first = store.episodes[episode], store.frames(episode, np.array([start]))
     stop = min(info.length, start + max(1, limit // first.nbytes))
-    return store.frames(episode, np.arange(start, stop)), info.length, info.fps
+    return store.frames(episode, np.arange(start, stop)), store.timestamps(episode)[start:stop], info.length
 
 
 def split_names(path: str | Path) -> tuple[str, ...]:

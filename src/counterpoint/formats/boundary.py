@@ -26,7 +26,7 @@ from typing import IO, Any
 import av
 import numpy as np
 import pyarrow as pa
-from PIL import Image
+from PIL import ExifTags, Image
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError, require
@@ -48,6 +48,16 @@ MOST_PIXELS = 1 << 25
 MOST_BYTES = 1 << 30
 """Limit for one array, one text file, one pickle, or one part of a file that is read at once."""
 _MOST_PACKED = 1040  # zlib shrinks zeros by at most this factor
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes an image upright, by its EXIF orientation; 1 is upright, and other numbers mean nothing."""
 
 
 @contextmanager
@@ -179,7 +189,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
 
 
 def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Image.Image:
-    """Return a decoded image of at most `MOST_PIXELS` pixels, in its own mode.
+    """Return a decoded image of at most `MOST_PIXELS` pixels, in its own mode, upright as its EXIF orientation says.
 
     Pillow does not look at the checksums of a PNG's pixels; this function verifies them. A JPEG has no checksum: a file
     that is cut short or has a damaged header is refused, but most other damage goes unnoticed and changes pixels.
@@ -195,7 +205,8 @@ def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence
         if image.format == "PNG":
             _check_png(bytes(content))
         image.load()
-        return image.copy()
+        turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return image.copy() if turn is None else image.transpose(turn)
 
 
 def decode_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Array:

@@ -10,14 +10,13 @@ D. Damen et al., "Rescaling Egocentric Vision", IJCV 2022.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,8 @@ _COLUMNS = ("narration_id", "participant_id", "video_id", "start_frame", "stop_f
 _VIDEO = re.compile(r"(P\d{2})_\d{2,3}")
 _FRAME = re.compile(r"frame_(\d{10})\.jpg")
 _FRAME_NAME = "frame_%010d.jpg"
+_TIME = re.compile(r"(\d{1,4}):(\d{2}):(\d{2}(?:\.\d{1,9})?)")
+_RATES_DIFFER = 0.02  # 60 and 59.94, and 30 and 29.97, are taken as equal
 _HINT = "download or extract the frames again"
 
 
@@ -43,6 +44,11 @@ class _Segment:
     video: str
     start: int
     stop: int  # the last frame, inclusive
+
+
+class _Rate(NamedTuple):
+    fps: float
+    duration: float | None  # seconds
 
 
 def epic_splits(path: Path) -> tuple[str, ...]:
@@ -79,9 +85,11 @@ class EpicKitchensStore(Reader):
         on_bad_row: OnBadRow = raise_error,
     ) -> None:
         tables = [Path(annotations_csv)] if isinstance(annotations_csv, str | Path) else list(annotations_csv)
-        rates = _frame_rates(Path(video_info_csv or tables[0].with_name("EPIC_100_video_info.csv")))
+        self._info = Path(video_info_csv or tables[0].with_name("EPIC_100_video_info.csv"))
+        self._rates = _frame_rates(self._info)
         self._root = Path(frames_root)
         self._videos: dict[str, _Frames | None] = {}
+        self._last: dict[str, tuple[int, Row]] = {}
         skipped: list[str] = []
 
         def parse(row: Row) -> tuple[_Segment, EpisodeInfo] | None:
@@ -96,9 +104,11 @@ class EpicKitchensStore(Reader):
                 require(not strict, row.where, found, expected, "download them, or leave strict off")
                 skipped.append(row.text("narration_id"))
                 return None
-            if segment.video not in rates:
+            if segment.video not in self._rates:
                 raise row.error("video_id", segment.video, "a video listed in EPIC_100_video_info.csv")
-            return segment, EpisodeInfo(length, narration, rates[segment.video])
+            if segment.stop > self._last.get(segment.video, (0, row))[0]:
+                self._last[segment.video] = segment.stop, row
+            return segment, EpisodeInfo(length, narration, self._rates[segment.video].fps)
 
         rows = (row for table in tables for row in read_table(table, _COLUMNS, on_bad_row=on_bad_row))
         kept = [parsed for _, parsed in read_each(rows, parse, on_bad_row) if parsed is not None]
@@ -133,6 +143,25 @@ class EpicKitchensStore(Reader):
             for line in self._frames_of(video).status(np.unique(np.concatenate(parts))):
                 digest.update(line)
         return digest.hexdigest()
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the videos whose rate in the table contradicts the times of narrations or the number of frames.
+
+        The official table gives the rate of the recording, while frames were extracted at 50 or 60 a second: for a few
+        videos these differ by far.
+        """
+        for video, (stop, row) in self._last.items():
+            (fps, duration), frames = self._rates[video], self._frames_of(video)
+            seconds, evidence = _clock(row, "stop_timestamp"), dict[str, float]()
+            if seconds:
+                evidence[f"stop_frame {stop} at {seconds:.2f} s ({row.where})"] = stop / seconds
+            if duration and len(frames.numbers) == frames.numbers[-1]:  # no frame before the last is missing
+                evidence[f"{len(frames.numbers)} frames in {duration:.2f} s"] = len(frames.numbers) / duration
+            wrong = {text: rate for text, rate in evidence.items() if abs(rate / fps - 1) > _RATES_DIFFER + 1 / stop}
+            if wrong:
+                found = f"{' and '.join(wrong)}: {next(iter(wrong.values())):.1f} frames a second"
+                hint = "write the rate of the frames into this table, or extract all frames of the video at its rate"
+                yield BadInputError(f"{self._info}, {video}", found, f"{fps:.6g}, as fps says", hint)
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""
@@ -210,11 +239,17 @@ def _parse(row: Row) -> _Segment:
     return _Segment(video, start, stop)
 
 
-def _frame_rates(path: Path) -> dict[str, float]:
-    rates: dict[str, float] = {}
+def _clock(row: Row, column: str) -> float | None:
+    """Return a time HH:MM:SS.SS in seconds; `None` if the row does not have it."""
+    found = _TIME.fullmatch(str(row.fields.get(column)))
+    return None if found is None else 3600 * int(found[1]) + 60 * int(found[2]) + float(found[3])
+
+
+def _frame_rates(path: Path) -> dict[str, _Rate]:
+    rates: dict[str, _Rate] = {}
     for row in read_table(path, ("video_id", "fps")):
-        fps = row.seconds("fps")
-        if not fps or not math.isfinite(1 / fps):
-            raise row.error("fps", row.fields["fps"], "frames a second above 0")
-        rates[row.text("video_id")] = fps
+        fps = row.rate("fps")
+        if fps is None:
+            raise row.error("fps", "", "frames a second above 0")
+        rates[row.text("video_id")] = _Rate(fps, row.seconds("duration"))
     return rates

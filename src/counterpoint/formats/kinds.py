@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import struct
 import zipfile
@@ -96,15 +97,71 @@ EPIC_KITCHENS = Format(
 
 # Folders of videos
 
-MANIFESTS = ("manifest.csv", "manifest.jsonl")
+MANIFESTS = ("manifest.csv", "manifest.tsv", "manifest.jsonl")
 """The names a manifest may have."""
+VIDEO_ENDINGS, IMAGE_ENDINGS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png")
+_NUMBERED = re.compile(rf"(.*?)(\d{{1,18}})\.({'|'.join(IMAGE_ENDINGS)})", re.IGNORECASE)
+_LITTER = {"Thumbs.db", "desktop.ini"}  # besides files whose names start with a dot
+
+
+def _visible(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if not name.startswith(".") and name not in _LITTER)  # noqa: PTH208
+
+
+def numbered_images(folder: Path) -> dict[int, str]:
+    """Return the names of a folder's frames by their numbers, ascending.
+
+    The result is empty unless the folder holds nothing but two or more images whose names differ in their number alone.
+    """
+    found = [_NUMBERED.fullmatch(name) for name in (_visible(folder) if folder.is_dir() else ())]
+    names = {int(match[2]): match[0] for match in found if match}
+    alike = len({(match[1], match[3].lower()) if match else None for match in found}) == 1
+    return dict(sorted(names.items())) if alike and len(names) == len(found) > 1 else {}
+
+
+def frame_folders(path: Path) -> list[Path]:
+    """Return the folder itself if it holds numbered frames, or the folders in it if all do; otherwise nothing."""
+    if numbered_images(path):
+        return [path]
+    inside = [path / name for name in _visible(path)] if path.is_dir() else []
+    return inside if all(map(numbered_images, inside)) else []
+
+
+def task_folders(path: Path) -> dict[Path, list[Path]]:
+    """Return the videos of each folder in a folder that holds nothing but folders of videos; otherwise nothing."""
+    found: dict[Path, list[Path]] = {}
+    for folder in (path / name for name in (_visible(path) if path.is_dir() else ())):
+        names = _visible(folder) if folder.is_dir() else []
+        if not names or not all(name.lower().endswith(tuple(f".{one}" for one in VIDEO_ENDINGS)) for name in names):
+            return {}
+        found[folder] = [folder / name for name in names]
+    return found
+
 
 VIDEO_FOLDER = Format(
     "video_folder",
     "video folder",
-    "a video folder (manifest.csv or manifest.jsonl)",
-    lambda path: path.suffix in (".csv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS),
+    "a video folder (manifest.csv, .tsv or .jsonl)",
+    lambda path: path.suffix in (".csv", ".tsv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS),
     f"{_ROOM}.video_folder:VideoFolderStore",
+    streams=True,
+)
+
+TASK_FOLDERS = Format(
+    "task_folders",
+    "videos in a folder per task",
+    "folders of videos, named by their tasks (open the drawer/0.mp4)",
+    task_folders,
+    f"{_ROOM}.video_folder:TaskFolderStore",
+    streams=True,
+)
+
+FRAME_FOLDERS = Format(
+    "frame_folders",
+    "folders of frames",
+    "a folder of numbered frames, or a folder of them (run1/frame_00001.png)",
+    frame_folders,
+    f"{_ROOM}.video_folder:FrameFolderStore",
     streams=True,
 )
 

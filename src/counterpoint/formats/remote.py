@@ -26,7 +26,7 @@ from counterpoint.files import cache_root, write_atomically
 from counterpoint.formats.boundary import parsing, read_bytes, require_size
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object turns two slashes into one
-_COPIED = (".json", ".jsonl", ".csv")
+_COPIED = (".json", ".jsonl", ".csv", ".tsv")
 _ABOUT = ".remote.json"
 _EXTRAS = {"s3": "remote", "s3a": "remote"}
 _KEPT = 16  # blocks a stream keeps

@@ -1,17 +1,22 @@
 """Tables that people write by hand: CSV and JSON lines, read so that an error names the row.
 
-Rows are numbered as an editor numbers lines: in a CSV the header is row 1.
+Rows are numbered as an editor numbers lines: in a CSV the header is row 1. Fields of a CSV are separated by commas,
+semicolons, tabs or bars: by the one that splits the first row into the columns that must be there, or by the one that a
+line such as `sep=;` above the header names. The text is UTF-8, or UTF-16 with a byte-order mark (of spreadsheets).
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, raise_error
@@ -25,6 +30,7 @@ class Row:
     path: Path
     number: int  # the row's line in the file, from 1
     fields: Mapping[str, object]  # text in a CSV, any JSON value in JSON lines
+    decimal: str = "."  # a comma where semicolons separate fields, since spreadsheets do that for its sake
 
     @property
     def where(self) -> str:
@@ -40,17 +46,24 @@ class Row:
 
     def seconds(self, column: str) -> float | None:
         """Return a time that may be left out (`None`): finite, not negative."""
+        return self._number(column, "seconds from the video's start, 0 or more", lambda number: number >= 0)
+
+    def rate(self, column: str) -> float | None:
+        """Return frames a second that may be left out (`None`)."""
+        return self._number(column, "frames a second above 0", lambda number: number > 0 and math.isfinite(1 / number))
+
+    def _number(self, column: str, expected: str, good: Callable[[float], bool]) -> float | None:
         value = self.fields.get(column)
         if value is None or value == "":
             return None
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
-                number = float(value)
+                number = float(value.replace(self.decimal, ".") if isinstance(value, str) else value)
             except (ValueError, OverflowError):
                 number = math.nan
-            if math.isfinite(number) and number >= 0:
+            if math.isfinite(number) and good(number):
                 return number
-        raise self.error(column, value, "seconds from the video's start, 0 or more")
+        raise self.error(column, value, expected)
 
     def frame(self, column: str) -> int:
         """Return a whole number, 0 or more."""
@@ -65,12 +78,15 @@ class Row:
         return BadInputError(self.where, found, expected, "correct this row, or remove it")
 
 
-def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow = raise_error) -> list[Row]:
-    """Read a .csv or .jsonl table.
+def read_table(
+    path: str | Path, columns: Sequence[str], *, hint: str = "", on_bad_row: OnBadRow = raise_error
+) -> list[Row]:
+    """Read a .csv, .tsv or .jsonl table.
 
     Args:
         path: The file; its ending decides how it is read.
         columns: Columns that every row must have; further columns are kept too.
+        hint: What to do about a missing column; by default, name the columns.
         on_bad_row: Called for each malformed row, which is left out; by default the first one raises.
 
     Raises:
@@ -78,39 +94,65 @@ def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow
     """
     path = Path(path)
     text = _read_text(path)
-    read = _json_rows if path.suffix == ".jsonl" else _csv_rows
-    rows = list(read(path, text, columns, on_bad_row))
+    if path.suffix == ".jsonl":
+        rows = list(_json_rows(path, text, columns, on_bad_row))
+    else:
+        rows = list(_csv_rows(path, text, columns, hint or f"name {', '.join(columns)}", on_bad_row))
     require(rows, path, "no rows to read", "at least one", "add a row for each episode")
     return rows
 
 
 def _read_text(path: Path) -> str:
     data = read_bytes(path)
+    name = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "UTF-8"
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig" if name == "UTF-8" else name)
     except UnicodeDecodeError as error:
         row = data.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{data[error.start]:02x} at {error.start}, which is not UTF-8"
-        raise BadInputError(f"{path}, row {row}", found, "UTF-8 text", "save the file as UTF-8") from error
+        found = f"byte 0x{data[error.start]:02x} at {error.start}, which is not {name}"
+        hint = "save the file as UTF-8; spreadsheets call it CSV UTF-8"
+        raise BadInputError(f"{path}, row {row}", found, f"{name} text", hint) from error
 
 
-def _csv_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+_DECLARED = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)  # the line that spreadsheets read and write
+
+
+def _csv_rows(path: Path, text: str, columns: Sequence[str], hint: str, on_bad_row: OnBadRow) -> Iterator[Row]:
+    declared = _DECLARED.match(text)
+    above, text = (1, text[declared.end() :]) if declared else (0, text)
+    headers = {one: _header(text, one) for one in (declared[1] if declared else _SEPARATORS)}
+    lacks = {one: [column for column in columns if header.count(column) != 1] for one, header in headers.items()}
+    separator = min(headers, key=lambda one: (len(lacks[one]), -len(headers[one])))
+    reader, header, name = _reader(text, separator), headers[separator], _SEPARATORS.get(separator, repr(separator))
     try:
-        header = next(reader, [])
-        for column in columns:
-            found = f"columns {', '.join(header)[:200] or '(none)'}"
-            hint = f"name {', '.join(columns)}"
-            require(header.count(column) == 1, f"{path}, row 1", found, f"column {column!r}, once", hint)
+        next(reader, None)
+        found = f"columns {', '.join(header)[:200] or '(none)'}"
+        for column in lacks[separator]:
+            raise BadInputError(f"{path}, row {1 + above}", found, f"column {column!r}, once", hint)
         for values in reader:
+            number = reader.line_num + above
+            if not any(values):  # an empty line, or one of separators alone, is not a row
+                continue
             if len(values) == len(header):
-                yield Row(path, reader.line_num, dict(zip(header, values, strict=True)))
-            elif values:  # an empty line is not a row
-                where, hint = f"{path}, row {reader.line_num}", "put text with commas in double quotes"
-                on_bad_row(BadInputError(where, f"{len(values)} fields", f"{len(header)}, as in the header", hint))
+                yield Row(path, number, dict(zip(header, values, strict=True)), "," if separator == ";" else ".")
+            else:
+                expected, quote = f"{len(header)}, as in the header", f"put text with a {name} in double quotes"
+                on_bad_row(BadInputError(f"{path}, row {number}", f"{len(values)} fields", expected, quote))
     except csv.Error as error:
-        hint = "close every double quote, and write one inside text twice"
-        raise BadInputError(f"{path}, row {reader.line_num}", str(error), "comma-separated values", hint) from error
+        expected, quotes = f"{name}-separated values", "close every double quote, and write one inside text twice"
+        raise BadInputError(f"{path}, row {reader.line_num + above}", str(error), expected, quotes) from error
+
+
+def _reader(text: str, separator: str) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+
+
+def _header(text: str, separator: str) -> list[str]:
+    try:
+        return [name.strip() for name in next(_reader(text, separator), [])]
+    except csv.Error:  # a quoted name that ends before another separator
+        return []
 
 
 def _json_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:

@@ -8,6 +8,7 @@ it and decoding from there. Encoding sets a keyframe every second frame, which m
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import av
 import numpy as np
@@ -25,7 +26,7 @@ from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import MOST_PIXELS, parsing
 from counterpoint.formats.lru import LRUCache
-from counterpoint.formats.remote import Part, opened
+from counterpoint.formats.remote import Part, Stream, opened
 
 # Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 uses none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
@@ -121,15 +122,16 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
     return images if in_order else images[where]
 
 
-def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, int, float]:
+def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, Array, int]:
     """Decode frames from number `start` on, as many as `limit` bytes hold.
 
     Returns:
-        uint8 [n, H, W, 3], n at least 1; the number of frames in the file; frames a second.
+        uint8 [n, H, W, 3], n at least 1; the presentation time of each, float64 [n], seconds from the file's first
+        frame; the number of frames in the file.
     """
     info = probe_video(path)
     stop = min(info.frames, start + max(1, limit // (info.height * info.width * 3)))
-    return read_frames(path, np.arange(start, stop)), info.frames, info.fps
+    return read_frames(path, np.arange(start, stop)), frame_times(path)[start:stop], info.frames
 
 
 _EXPECTED, _HINT = "a whole, readable video", "copy or encode it again"
@@ -182,6 +184,7 @@ class _Index:
 # A title that is not UTF-8 must not make a video unreadable; av 19 reads any title, and dropped the option.
 _TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
+_MOST_BOXES = 10_000  # top-level boxes that are looked at: a fragmented file has two a second
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
 
@@ -189,11 +192,68 @@ def _index(key: _FileKey) -> _Index:
     return _indexes.get(key, lambda: _walk(key[0]))
 
 
+def _container(path: str | Part, source: str | Stream) -> Any:
+    """Open a file; an .mp4 or .mov that is cut before its index gets an error of its own."""
+    try:
+        return av.open(source, "r", **_TITLES)
+    except av.InvalidDataError:
+        if not _lacks_index(path):
+            raise
+        found = "a video that is cut short: its index (moov), which is written last, is missing"
+        hint = (
+            "copy it again if the original is whole; if not, untrunc may rebuild it from an intact video of the same "
+            "device (ffmpeg cannot), or leave it out; from .mkv and fragmented .mp4, ffmpeg saves what precedes a cut"
+        )
+        raise BadInputError(str(path), found, "a whole video", hint) from None
+
+
+def _lacks_index(path: str | Part) -> bool:
+    """Return whether a file consists of the boxes of an .mp4 or .mov, but `moov` is not among them."""
+    kinds: list[bytes] = []
+    with _bytes_of(path) as file:
+        end, place = file.seek(0, os.SEEK_END), 0
+        while place + 8 <= end and len(kinds) < _MOST_BOXES:
+            file.seek(place)
+            size, kind, large = struct.unpack(">I4sQ", file.read(16).ljust(16, b"\0"))
+            kinds.append(kind)
+            size = large if size == 1 else size
+            if size < 8:  # 0 means that the box extends to the end
+                break
+            place += size
+    return kinds[:1] == [b"ftyp"] and b"moov" not in kinds
+
+
+def _require_whole(path: str | Part) -> None:
+    """Raise a `BadInputError` if a Matroska file is shorter than its header says; unfinished recordings do not say."""
+    place, end, known = 0, 0, False
+    with _bytes_of(path) as file:
+        head, size = file.read(4096), file.seek(0, os.SEEK_END)
+    for kind in (b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"):  # the elements EBML and Segment, one after the other
+        place = end
+        if head[place : place + 4] != kind:
+            return
+        width = 9 - head[place + 4].bit_length()  # of the element's length, whose leading bit tells it
+        most = (1 << 7 * width) - 1
+        length = int.from_bytes(head[place + 4 : place + 4 + width]) & most
+        end, known = place + 4 + width + length, length < most
+    hint = "copy it again, or keep what is left: ffmpeg -i IN -c copy OUT.mkv"
+    require(not known or end <= size, str(path), f"a video that is cut short: {size} bytes", f"{end} bytes", hint)
+
+
+@contextmanager
+def _bytes_of(path: str | Part) -> Iterator[IO[bytes]]:
+    source = opened(path)
+    with Path(source).open("rb") if isinstance(source, str) else source as file:
+        yield file
+
+
 def _walk(path: str | Part) -> tuple[_Index, int]:
     """Return a file's index and the index's size in bytes."""
     source = opened(path)
-    with reading(path), av.open(source, "r", **_TITLES) as container:
+    with reading(path), _container(path, source) as container:
         require(container.streams.video, str(path), "no video stream", "a video", "give another file")
+        if container.format.name.startswith("matroska"):
+            _require_whole(path)
         stream = _limited(path, container.streams.video[0])
         known = [] if isinstance(source, str) else _entries(stream)
         walked = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
@@ -235,9 +295,10 @@ _Packet = tuple[int, int, int, bool]
 
 
 def _packet(path: str | Part, packet: Any) -> _Packet:
-    if packet.pts is None or packet.dts is None:
+    if packet.pts is None:
         raise BadInputError(str(path), "a frame without a presentation time", "times in the container", _CONVERT)
-    return packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe
+    decoded = packet.pts if packet.dts is None else packet.dts  # Matroska has no decoding times, and seeks by pts
+    return packet.pts, decoded, packet.duration or 0, packet.is_keyframe
 
 
 def _entries(stream: Any) -> list[_Packet]:
@@ -261,7 +322,7 @@ class _Decoder:
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index = key[0], _index(key)
         with reading(self.path):
-            self._container = av.open(opened(self.path), "r", **_TITLES)
+            self._container = _container(self.path, opened(self.path))
         self._stream = _limited(self.path, self._container.streams.video[0])
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()

@@ -1,29 +1,170 @@
-"""A folder of videos and a manifest with the instruction of each video: the simplest format for your own data.
+"""Folders of videos or of numbered frames: the simplest formats for your own data.
 
-`manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`;
-`start` and `end`, in seconds, are added where an episode is only a part of its video.
+- A folder with a manifest. `manifest.csv`, `manifest.tsv` or `manifest.jsonl` has the columns `video` (a path inside
+  the folder: a video file, or a folder of numbered frames) and `instruction`; `start` and `end`, in seconds, are added
+  where an episode is only a part of its video, and `fps` where the video is a folder of frames.
+- A folder per task, which holds nothing but videos: the folder's name is the instruction.
+- A folder of numbered frames (`frame_00001.png`), or a folder of such folders: episodes without words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
-from counterpoint.formats.kinds import MANIFESTS
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, stack_images
+from counterpoint.formats.boundary import decode_image, parsing
+from counterpoint.formats.kinds import MANIFESTS, frame_folders, numbered_images, task_folders
+from counterpoint.formats.remote import read_whole
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.video import frame_times, probe_video, read_frames, uneven_rate
 
+_FPS = 10.0  # frames a second of a folder of frames, unless the manifest has another rate
+_NO_TASK = {
+    *("train", "training", "val", "valid", "validation", "eval", "test", "testing"),
+    *("data", "raw", "video", "videos", "clip", "clips", "episode", "episodes", "image", "images", "frames"),
+}
+"""Names of folders that are no instruction."""
 
-class VideoFolderStore(Reader):
-    """Episodes of a folder of videos: one camera, `camera`; neither actions nor state.
 
-    An episode is the frames whose presentation time t has start <= t < end. For a video of variable frame rate, these
-    times are the timestamps, and `fps` is the mean rate of the episode.
+class Video:
+    """A video file that holds an episode.
+
+    Args:
+        path: The file.
+        root: The data set's folder.
+        rate: Frames a second as the manifest says.
+
+    Attributes:
+        files: The files that are read.
+        fps: Frames a second; the mean where it varies.
+        variable: True if the frame rate varies.
+        recorded: False if the frame rate is assumed.
+        times: Presentation time of each frame, then the end, float64 [frames + 1].
+
+    Raises:
+        BadInputError: If the video is missing or damaged.
+    """
+
+    def __init__(self, path: Path, root: Path, rate: float | None = None) -> None:
+        _require_inside(path, root)
+        self.path, self.files, self.recorded, self._rate = path, [path], True, rate
+        self.fps, self.variable = probe_video(path).fps, probe_video(path).variable
+
+    @property
+    def times(self) -> NDArray[np.float64]:  # noqa: D102
+        return frame_times(self.path)
+
+    def read(self, numbers: Array) -> Array:
+        """Return uint8 [N, H, W, 3] of frames."""
+        return read_frames(self.path, numbers)
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield an error if the frame rate varies, or contradicts the manifest's."""
+        yield from uneven_rate(self.path)
+        if self._rate is not None and abs(self._rate / self.fps - 1) > 0.01:
+            hint = "correct fps in the manifest, or leave it empty: a video has its own"
+            yield BadInputError(self.path, f"{self.fps:.6g} frames a second", f"{self._rate:g}, as fps says", hint)
+
+
+class FrameFolder:
+    """A folder of numbered images that holds an episode; arguments and attributes are those of `Video`."""
+
+    variable = False
+
+    def __init__(self, path: Path, root: Path, rate: float | None = None) -> None:
+        with parsing(path, "a readable folder", "check the path"):
+            names = numbered_images(path)
+        found, hint = "other entries, or fewer than two", "keep only the frames there, or name another folder"
+        require(names, path, found, "numbered images alone, such as frame_00001.png", hint)
+        self.path, self.files = path, [path / name for name in names.values()]
+        for file in (path, *self.files):
+            if file is path or file.is_symlink():
+                _require_inside(file, root)
+        self.fps, self.recorded, self._numbers = rate or _FPS, rate is not None, list(names)
+        self.times = np.arange(len(self.files) + 1) / self.fps
+
+    def read(self, numbers: Array) -> Array:
+        """Return uint8 [N, H, W, 3] of frames."""
+        files = [self.files[number] for number in numbers.tolist()]
+        return stack_images((file, decode_image(file, read_whole(file))) for file in files)
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield an error if numbers between those of the frames are missing."""
+        steps = np.diff(self._numbers)
+        gaps = np.flatnonzero(steps != steps.min())
+        for at in gaps[:1].tolist():
+            found = f"frames {self._numbers[at]} and {self._numbers[at + 1]} in a row, and {len(gaps)} gaps in all"
+            hint = "copy the missing frames, or split the folder: all frames are read as equally far apart"
+            yield BadInputError(self.path, found, f"numbers that differ by {steps.min()}", hint)
+
+
+Source = Video | FrameFolder
+
+
+@dataclass(frozen=True)
+class Part:
+    """The frames of a video or a folder that are one episode; `first` is the number of the first."""
+
+    info: EpisodeInfo
+    source: Source
+    first: int = 0
+
+
+class ClipsStore(Reader):
+    """Episodes that are parts of videos or folders of frames: one camera, `camera`; neither actions nor state.
+
+    For a video of variable frame rate, its presentation times are the timestamps, and `fps` is the mean rate of the
+    episode.
+
+    Args:
+        parts: The episodes.
+
+    Attributes:
+        sources: The videos and folders, each once.
+    """
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self._parts = list(parts)
+        self.episodes = tuple(part.info for part in self._parts)
+        self.names = [part.source.path for part in self._parts]
+        self.sources = list(dict.fromkeys(part.source for part in self._parts))
+        self.files = list(dict.fromkeys(file for source in self.sources for file in source.files))
+        self.identity = [(part.source.path.name, part.first) for part in self._parts]
+        self.rate_recorded = all(source.recorded for source in self.sources)
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the videos whose frame rate varies or contradicts the manifest's, and the folders with gaps."""
+        for source in self.sources:
+            yield from source.findings()
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3]."""
+        part = self._parts[episode]
+        return part.source.read(part.first + steps)
+
+    def recording(self, episode: int) -> Hashable:
+        """Return the episode's video or folder."""
+        return str(self._parts[episode].source.path)
+
+    def timestamps(self, episode: int) -> Array:
+        """Return float64 [T], seconds since the episode's first frame."""
+        part = self._parts[episode]
+        if not part.source.variable:
+            return super().timestamps(episode)
+        times = part.source.times[part.first : part.first + part.info.length]
+        shifted: Array = times - times[0]
+        return shifted
+
+
+class VideoFolderStore(ClipsStore):
+    """Episodes of a manifest. An episode is the frames whose presentation time t has start <= t < end.
 
     Args:
         path: The folder that holds the manifest, or the manifest itself.
@@ -35,57 +176,84 @@ class VideoFolderStore(Reader):
 
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         self.manifest = _find_manifest(Path(path))
-        folder = self.manifest.parent.resolve()
-        rows = read_table(self.manifest, ("video", "instruction"), on_bad_row=on_bad_row)
-        parsed = [result for _, result in read_each(rows, lambda row: _parse(row, folder), on_bad_row)]
-        self.episodes = tuple(episode for episode, _, _ in parsed)
-        self._segments = [(video, first) for _, video, first in parsed]
-        self.names = videos = [video for video, _ in self._segments]
-        self.files = list(dict.fromkeys(videos))
-        self.identity = [(video.name, first) for video, first in self._segments]
+        folder, opened = self.manifest.parent.resolve(), dict[tuple[Path, float | None], Source]()
+        hint = f"rename them, or: counterpoint data manifest {path} OUT.csv --columns video=NAME instruction=NAME"
+        rows = read_table(self.manifest, ("video", "instruction"), hint=hint, on_bad_row=on_bad_row)
+        super().__init__(part for _, part in read_each(rows, lambda row: _parse(row, folder, opened), on_bad_row))
 
-    def findings(self) -> Iterator[BadInputError]:
-        """Yield the videos whose frame rate varies."""
-        for video in self.files:
-            yield from uneven_rate(video)
 
-    def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
-        video, first = self._segments[episode]
-        return read_frames(video, first + steps)
+class TaskFolderStore(ClipsStore):
+    """Videos in a folder per task: the folder's name, with spaces for underscores, is the instruction.
 
-    def recording(self, episode: int) -> Hashable:
-        """Return the episode's video."""
-        return str(self._segments[episode][0])
+    Args:
+        path: The folder of the folders.
+        on_bad_row: Called for each folder or video that cannot be used and is left out; by default the first raises.
 
-    def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], seconds since the episode's first frame."""
-        video, first = self._segments[episode]
-        if not probe_video(video).variable:
-            return super().timestamps(episode)
-        times = frame_times(video)[first : first + self.episodes[episode].length]
-        shifted: Array = times - times[0]
-        return shifted
+    Raises:
+        BadInputError: When a folder's name is no instruction, or a video cannot be read.
+    """
+
+    facts: Mapping[str, str] = {"instructions": "the names of the folders, with spaces for underscores"}
+
+    def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
+        root = Path(path).resolve()
+        folders = task_folders(root)
+        tasks = read_each(folders, lambda folder: _task(folder, root), on_bad_row)
+        named = ((video, task) for folder, task in tasks for video in folders[folder])
+        parts = list(read_each(named, lambda row: _whole(Video(row[0], root), row[1]), on_bad_row))
+        require(parts, path, "no video that can be used", "one or more", "name the folders by their tasks")
+        super().__init__(part for _, part in parts)
+
+
+class FrameFolderStore(ClipsStore):
+    """A folder of numbered frames, or a folder of such folders: episodes without words, of 10 frames a second.
+
+    Args:
+        path: The folder.
+        on_bad_row: Called for each folder that cannot be used and is left out; by default the first one raises.
+    """
+
+    facts: Mapping[str, str] = {"instructions": "none: folders of frames have no words; a manifest.csv can add them"}
+
+    def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
+        root = Path(path).resolve()
+        opened = read_each(frame_folders(root), lambda folder: _whole(FrameFolder(folder, root), ""), on_bad_row)
+        super().__init__(part for _, part in opened)
+
+
+def _whole(source: Source, instruction: str) -> Part:
+    return Part(EpisodeInfo(len(source.times) - 1, instruction, source.fps), source)
+
+
+def _task(folder: Path, root: Path) -> str:
+    words = folder.name.replace("_", " ").strip()
+    good = any(letter.isalpha() for letter in words) and words.lower() not in _NO_TASK
+    hint = f"rename the folder, or name the videos in {root / MANIFESTS[0]} with columns video and instruction"
+    require(good, folder, f"a folder {folder.name!r} of videos", "the task in words, such as 'open the drawer'", hint)
+    return words
 
 
 def _find_manifest(path: Path) -> Path:
     if path.is_file():
         return path
     here = [path / name for name in MANIFESTS if (path / name).is_file()]
-    found = "both manifest.csv and manifest.jsonl" if here else "no manifest"
+    found = f"both {' and '.join(manifest.name for manifest in here)}" if here else "no manifest"
     hint = "keep one, with columns video and instruction"
-    require(len(here) == 1, path, found, "manifest.csv or manifest.jsonl", hint)
+    require(len(here) == 1, path, found, "manifest.csv, manifest.tsv or manifest.jsonl", hint)
     return here[0]
 
 
-def _parse(row: Row, folder: Path) -> tuple[EpisodeInfo, Path, int]:
-    """Return a row's episode, its video and the number of its first frame."""
-    instruction, video = row.text("instruction"), _inside(folder, row)
+def _parse(row: Row, folder: Path, opened: dict[tuple[Path, float | None], Source]) -> Part:
+    """Return a row's episode; `opened` keeps what several rows name."""
+    instruction, path, rate = row.text("instruction"), _inside(folder, row), row.rate("fps")
     try:
-        fps, times = probe_video(video).fps, frame_times(video)
+        if (path, rate) not in opened:
+            opened[path, rate] = (FrameFolder if path.is_dir() else Video)(path, folder, rate)
+        source, times = opened[path, rate], opened[path, rate].times
     except BadInputError as error:
-        raise BadInputError(f"{row.where}, {video}", error.found, error.expected, error.hint) from error
-    start, end = row.seconds("start") or 0.0, row.seconds("end")
+        hint = f"{error.hint}; or remove this row"
+        raise BadInputError(f"{row.where}, {path}", error.found, error.expected, hint) from error
+    start, end, fps = row.seconds("start") or 0.0, row.seconds("end"), source.fps
     # Times are written with few decimals: a frame up to a thousandth of its interval before `start` is included.
     slack = 1e-3 / fps
     first = int(np.searchsorted(times[:-1], start - slack))
@@ -94,21 +262,29 @@ def _parse(row: Row, folder: Path) -> tuple[EpisodeInfo, Path, int]:
         found = f"start = {start:g}, end = {'the end' if end is None else f'{end:g}'}"
         expected = f"at least one frame in start <= t < end <= {times[-1]:.3f}, the video's end in seconds"
         raise BadInputError(row.where, found, expected, "correct start and end, or leave them empty for all of it")
-    if probe_video(video).variable:
+    if source.variable:
         fps = float((stop - first) / (times[stop] - times[first]))
-    return EpisodeInfo(stop - first, instruction, fps), video, first
+    return Part(EpisodeInfo(stop - first, instruction, fps), source, first)
 
 
 def _inside(folder: Path, row: Row) -> Path:
     """Return a row's video, which must lie in the manifest's folder even after following symbolic links."""
     name = row.text("video")
     try:
+        if "\\" in name and not (folder / name).exists():  # a path as Windows writes it
+            name = name.replace("\\", "/")
         plain = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
         video = (folder / name).resolve()
-        inside, there = plain and video.is_relative_to(folder), video.is_file()
+        inside, there = plain and video.is_relative_to(folder), video.exists() and video != folder
     except (OSError, ValueError, RuntimeError):  # not a valid path: too long, a null byte, a loop of links
         raise row.error("video", name, "a path") from None
     hint = "copy the video into the folder and name it relative to the manifest, or remove this row"
     require(inside, row.where, f"video = {name!r}, which leaves the folder", f"a path inside {folder}", hint)
-    require(there, row.where, f"no file {name!r}", f"a video in {folder}", hint)
+    require(there, row.where, f"no file {name!r}", f"a video or a folder of frames in {folder}", hint)
     return video
+
+
+def _require_inside(path: Path, root: Path) -> None:
+    with parsing(path, "a path"):
+        inside = path.resolve().is_relative_to(root)
+    require(inside, path, "a link that leaves the folder", f"files inside {root}", "copy the file into the folder")

@@ -31,12 +31,12 @@ from counterpoint.data.store import VECTORS
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
 from counterpoint.formats.boundary import as_mapping, as_number, decode_image, load_array, parsing
-from counterpoint.formats.kinds import shard_splits, shards
+from counterpoint.formats.kinds import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
 from counterpoint.formats.video import probe_video, read_frames
 
-_VIDEOS, _IMAGES, _TEXTS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png"), ("json", "txt", "cls")
+_TEXTS = ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
 _FPS = 10.0  # frames a second of images, unless KEY.json has another rate
 _TEXT = 1 << 20  # maximum size of a text, in bytes
@@ -143,7 +143,7 @@ def _index(shard: Path) -> list[dict[str, Any]]:
     for (key, kind), data in zip(texts, read_ranges(shard, places), strict=True):
         samples[key]["texts"][kind] = data.decode("utf-8", "replace")
     for key, one in samples.items():
-        videos = [place for kind, place in one["places"].items() if kind.rpartition(".")[2] in _VIDEOS]
+        videos = [place for kind, place in one["places"].items() if kind.rpartition(".")[2] in VIDEO_ENDINGS]
         try:
             infos = [probe_video(_part(shard, key, place)) for place in videos]
             one["videos"] = [[info.frames, info.fps] for info in infos]
@@ -164,9 +164,9 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
     where, cameras, numbered = f"{shard}, {key}", dict[str, list[Place]](), dict[str, dict[int, Place]]()
     for kind, place in places.items():
         *names, ending = kind.split(".")
-        if ending in _VIDEOS:
+        if ending in VIDEO_ENDINGS:
             cameras[".".join(names) or "camera"] = [place]
-        elif ending in _IMAGES:
+        elif ending in IMAGE_ENDINGS:
             number = int(names.pop()) if names and re.fullmatch(r"\d{1,18}", names[-1]) else 0
             numbered.setdefault(".".join(names) or "camera", {})[number] = place
     expected = "a video or images"

@@ -48,7 +48,9 @@ class ZarrReplayStore(Reader):
       assumed.
     - The data have no text. The attribute `instruction` of the group (`.zattrs`) is used if it exists.
 
-    Zarr reads a missing chunk as zeros; this reader refuses a missing chunk.
+    A chunk that is not stored holds the array's fill value, as zarr defines it; by default zarr 3 does not store chunks
+    of nothing else. A chunk that was lost looks the same, so that `facts` counts them. A camera without any chunk is
+    refused.
 
     Args:
         path: The folder or the `.zarr.zip` file.
@@ -63,6 +65,7 @@ class ZarrReplayStore(Reader):
         self.path = Path(path)
         self._group: Any = None
         self._owner = 0
+        self._unstored: dict[str, str] = {}
         with parsing(self.path, _EXPECTED, _HINT):
             group = self._open()
             names = sorted(map(str, group["data"].array_keys()))
@@ -93,7 +96,11 @@ class ZarrReplayStore(Reader):
             require(arrays[name].shape[0] == ends[-1], where, found, f"{ends[-1]}, as {ZARR_ENDS} says", _HINT)
             self._whole(f"data/{name}")
         for name in self.cameras:
+            stored = f"data/{name}" not in self._unstored or arrays[name].nchunks_initialized
+            require(stored, f"{self.path}, data/{name}", "no chunk at all", "images", _HINT)
             self._check_scale(name)
+        if self._unstored:
+            self.facts = {"chunks not stored": "; ".join(f"{name} {text}" for name, text in self._unstored.items())}
         self.rate_recorded = bool(self._parts["timestamps"])
         self._spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).tolist()
         kept = list(read_each(list(self._spans), self._rate, on_bad_row))
@@ -176,7 +183,7 @@ class ZarrReplayStore(Reader):
         return array
 
     def _whole(self, name: str) -> Any:
-        """Return an array whose chunks all exist in full length; zarr would read a missing chunk as zeros.
+        """Return an array whose stored chunks all have their full length, and note how many are not stored.
 
         Blosc would read beyond the end of a chunk that is cut short.
         """
@@ -184,9 +191,11 @@ class ZarrReplayStore(Reader):
         with parsing(where, "a whole array", _HINT):
             expected = array.nchunks
             require(expected < _MOST_CHUNKS, where, f"{expected} chunks", f"fewer than {_MOST_CHUNKS}", _HINT)
-            count = array.nchunks_initialized
-            hint = "download it again; a writer must not leave out chunks of zeros (`write_empty_chunks`)"
-            require(count == expected, where, f"{count} chunks", f"{expected}", hint)
+            count, fill = array.nchunks_initialized, array.fill_value
+            if count < expected:
+                lost = f"{count} chunks and no fill value for the others"
+                require(fill is not None, where, lost, f"{expected} chunks, or a fill value", _HINT)
+                self._unstored[name] = f"{expected - count} of {expected}, read as {fill}"
             packed = any(getattr(codec, "codec_id", "") == "blosc" for codec in array.compressors)
             for chunk in (self.path / name).glob("[0-9]*") if packed and self.path.is_dir() else ():
                 with chunk.open("rb") as file:

@@ -54,7 +54,7 @@ class RewardCurve:
     Attributes:
         video: The video file, or a data set and the episode's name.
         form: The meaning of the values.
-        fps: Frames a second.
+        seconds: The presentation time of each frame, from the first.
         labels: The L instructions, or the goal image's name.
         values: [L, T], one row per label.
         images: JPEGs of some frames, keyed by frame number.
@@ -62,15 +62,15 @@ class RewardCurve:
 
     video: Path
     form: RewardForm
-    fps: float
+    seconds: Float[Array, " T"]
     labels: tuple[str, ...]
     values: Float[Array, "L T"]
     images: dict[int, bytes]
 
     @property
-    def seconds(self) -> Float[Array, " T"]:
-        """The time of each frame."""
-        return np.arange(self.values.shape[1]) / self.fps
+    def fps(self) -> float:
+        """Frames a second; the mean where the rate varies."""
+        return (len(self.seconds) - 1) / float(self.seconds[-1] - self.seconds[0])
 
     @property
     def axis(self) -> str:
@@ -176,13 +176,13 @@ class Clip:
         path: The video file; for an episode, the data set's path and `episode-NUMBER`.
         instruction: The episode's own instruction.
         read: Takes a step and a number of bytes; returns frames uint8 [n, H, W, 3] from that step on, with at most that
-            number of bytes, the total number of frames, and frames a second.
+            number of bytes, their times in seconds [n], and the total number of frames.
         state: The robot's state [T, S]; a video file has none.
     """
 
     path: Path
     instruction: str
-    read: Callable[[int, int], tuple[NDArray[np.uint8], int, float]]
+    read: Callable[[int, int], tuple[NDArray[np.uint8], Array, int]]
     state: NDArray[np.float32] | None = None
 
 
@@ -191,7 +191,7 @@ def video_clip(path: Path) -> Clip:
     hint = "name some of its episodes: --episodes 0 1 2"
     require(not path.is_dir(), path, "a folder", "a video file, or a data set and episodes", hint)
 
-    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], int, float]:
+    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], Array, int]:
         require(path.is_file(), path, "no such file", "a video", "check the path")
         return in_worker(read_part, path, start, limit, timeout=300.0)
 
@@ -210,7 +210,7 @@ def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None)
 
 
 def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None) -> Clip:
-    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], int, float]:
+    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], Array, int]:
         return in_worker(read_episode_part, data, number, camera, start, limit, timeout=300.0)
 
     return Clip(data / f"episode-{number:06d}", store.episodes[number].instruction, read, store.state(number))
@@ -234,9 +234,11 @@ def score_clip(
     targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])
     embeddings: list[Array] = []
     images: dict[int, bytes] = {}
-    first, still, start, total, fps = None, True, 0, 1, 0.0
+    seconds: list[Array] = []
+    first, still, start, total = None, True, 0, 1
     while start < total:
-        frames, total, fps = clip.read(start, CHUNK_BYTES)
+        frames, times, total = clip.read(start, CHUNK_BYTES)
+        seconds.append(times)
         first = frames[0].copy() if first is None else first
         still = still and never_change(frames, first)
         state = {} if clip.state is None else {STATE: clip.state[start : start + len(frames)]}
@@ -248,7 +250,7 @@ def score_clip(
     require(not still, clip.path, f"{total} frames that are all alike", "a video that changes", hint)
     form: RewardForm = rewards.form if goal is None else "goal"
     values = rewards.score(form, np.concatenate(embeddings), targets)
-    return RewardCurve(clip.path, form, fps, tuple(labels), values, images)
+    return RewardCurve(clip.path, form, np.concatenate(seconds), tuple(labels), values, images)
 
 
 def curve_csv(curve: RewardCurve) -> str:

@@ -3,6 +3,7 @@
 Columns, with one row per frame in the order of the data set:
 
     index, episode_index, frame_index   LeRobot's numbers
+    timestamp                           seconds since the episode's first frame: a video's own presentation times
     progress_sparse                     progress in [0, 1]; the name is LeRobot's. With `monotone`, it never falls
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
@@ -366,6 +367,7 @@ def _table(
         "index": np.arange(lengths.sum()),
         "episode_index": np.repeat(np.arange(len(lengths)), lengths),
         "frame_index": np.concatenate([np.arange(length) for length in lengths]),
+        "timestamp": np.concatenate([store.timestamps(number) for number in range(len(lengths))]).astype(np.float32),
         "progress_sparse": np.concatenate(progress).astype(np.float32),
         "reward": np.concatenate(each).astype(np.float32),
         "gain": np.concatenate([reward - reward[0] for reward in each]).astype(np.float32),

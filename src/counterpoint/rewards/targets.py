@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from counterpoint.errors import BadInputError, require
+from counterpoint.formats.boundary import decode_image, read_bytes
 from counterpoint.rewards.model import check_instructions
 
+_GOALS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
 
 
@@ -22,15 +23,12 @@ def never_change(frames: UInt8[NDArray[np.uint8], "N H W 3"], first: UInt8[NDArr
 
 
 def read_goal(path: Path) -> UInt8[NDArray[np.uint8], "H W 3"]:
-    """Return the image of a goal, of any size.
+    """Return the image of a goal, of any size, upright as its EXIF orientation says.
 
     Raises:
         BadInputError: If the file is not an image.
     """
-    try:
-        return np.array(Image.open(path).convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
-        raise BadInputError(path, str(error), "an image", "give a PNG or JPEG of the goal") from None
+    return np.array(decode_image(path, read_bytes(path), _GOALS))  # torch wants an array that it may write to
 
 
 def given_instructions(

@@ -23,6 +23,7 @@ REASONS = {
     ".csv": "text has no checksum", ".json": "text has no checksum", ".jsonl": "text has no checksum",
     ".zarray": "text has no checksum", ".zgroup": "text has no checksum",
     ".jpg": "JPEG has no checksum", ".mp4": "MP4 has no checksum",
+    ".mkv": "Matroska as these tools write it has no checksum",
     ".hdf5": "HDF5 as these tools write it has no checksum", ".pkl": "a pickle has no checksum",
     ".tar": "tar has a checksum of its headers alone", ".parquet": "parquet has a checksum of its pages alone",
     "": "Blosc has no checksum",

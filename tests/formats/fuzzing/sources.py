@@ -9,7 +9,15 @@ from pathlib import Path
 from counterpoint.data.cache import cached
 from counterpoint.formats.minari.writer import write_minari
 from tests.formats.hdf5.made import write_libero, write_robomimic
-from tests.formats.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
+from tests.formats.made import (
+    memory_store,
+    write_epic,
+    write_frames,
+    write_lerobot,
+    write_lerobot_v21,
+    write_tasks,
+    write_videos,
+)
 from tests.formats.minari.made import goal_episodes
 from tests.formats.remote_made import write_shards
 from tests.formats.rlbench.made import write_task
@@ -27,6 +35,20 @@ def write_json_manifest(root: Path) -> Path:
         '{"video": "videos/0.mp4", "instruction": "open", "start": 0.2, "end": 0.9}\n'
         '{"video": "videos/1.mp4", "instruction": "close", "start": null}\n'
     )
+    return root
+
+
+def write_frames_in_a_manifest(root: Path) -> Path:
+    """Write a folder of frames and a manifest as a spreadsheet writes it."""
+    write_frames(root / "run", ending="jpg")
+    (root / "manifest.csv").write_text("video;instruction;start;fps\r\nrun;open;0,1;20\r\n")
+    return root
+
+
+def write_folders_of_frames(root: Path) -> Path:
+    """Write two folders of frames."""
+    for number in range(2):
+        write_frames(root / f"run{number}", count=3, seed=number)
     return root
 
 
@@ -76,6 +98,9 @@ def write_goals(root: Path) -> Path:
 SOURCES: dict[str, Callable[[Path], Path]] = {
     "videos, csv": write_videos,
     "videos, jsonl": write_json_manifest,
+    "videos by task": write_tasks,
+    "frames, csv": write_frames_in_a_manifest,
+    "frames": write_folders_of_frames,
     "lerobot v3": lambda root: write_lerobot(root, image_cameras=["wrist"]),
     "lerobot v2.1": write_lerobot_v21,
     "epic": write_epic,

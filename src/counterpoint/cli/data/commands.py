@@ -29,7 +29,7 @@ from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.remote import url_of
 from counterpoint.formats.video import has_uneven_rate
-from counterpoint.formats.video_folder import VideoFolderStore
+from counterpoint.formats.video_folder import ClipsStore
 from counterpoint.progress import ProgressBar
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
@@ -248,7 +248,8 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
     rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
-    variable = isinstance(store, VideoFolderStore) and any(map(has_uneven_rate, store.files))
+    videos = [source for source in store.sources if source.variable] if isinstance(store, ClipsStore) else []
+    variable = any(has_uneven_rate(video.path) for video in videos)
     if fps is None and (len(rates) > 1 or variable):
         found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
         hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"
