@@ -105,6 +105,9 @@ DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
         ([*DEMO, "--train.steps=0"], "--train.steps", "found 0; expected greater than or equal to 1"),
         ([*DEMO, "--train.log-every=0"], "--train.log-every", "found 0; expected greater than or equal to 1"),
         ([*DEMO, "--train.steps"], "--train.steps", "found nothing"),
+        ([*DEMO, "--data.state=false"], "--data.state", "found the value false; expected the option alone"),
+        ([*DEMO, "--data.state", "false"], "--data.state", "write --data.no-state"),
+        ([*DEMO, "--compile=True"], "--compile", "write --compile"),
         (
             ["train", "diff_c-robosuite", "--data", "d", "--frame=3"],
             "train diff_c-robosuite",

@@ -60,11 +60,12 @@ def test_a_local_file_is_loaded_with_or_without_its_classifier(tmp_path: Path, c
     torch.manual_seed(3)
     model = timm.create_model("test_vit", num_classes=1000 if classifier else 0)
     torch.save(model.state_dict(), tmp_path / "vit.pt")
-    encoder = DualEncoder(VIT.model_copy(update={"pretrained": str(tmp_path / "vit.pt"), "image_size": None}))
+    start = f"r160_in1k:{tmp_path / 'vit.pt'}"
+    encoder = DualEncoder(VIT.model_copy(update={"pretrained": start, "image_size": None}))
     loaded = encoder.image.state_dict()["backbone.patch_embed.proj.weight"]
     assert torch.equal(loaded, model.state_dict()["patch_embed.proj.weight"])
     # Position embeddings are resampled after loading, so a file of the model's own size serves any size.
-    assert DualEncoder(VIT.model_copy(update={"pretrained": str(tmp_path / "vit.pt")})).image_size == 64
+    assert DualEncoder(VIT.model_copy(update={"pretrained": start})).image_size == 64
 
 
 def test_a_fresh_resnet_starts_with_every_gamma_at_one_as_torchvisions() -> None:
@@ -77,7 +78,7 @@ def test_a_fresh_resnet_starts_with_every_gamma_at_one_as_torchvisions() -> None
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "resnet.pt")
     with pytest.raises(BadInputError, match=r"resnet\.pt: found lacks"):
-        DualEncoder(VIT.model_copy(update={"pretrained": str(tmp_path / "resnet.pt")}))
+        DualEncoder(VIT.model_copy(update={"pretrained": f"r160_in1k:{tmp_path / 'resnet.pt'}"}))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,8 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
         ({"image_model": "test_vit.nope"}, "tag 'nope'"),
         ({"pretrained": "nope"}, "tag 'nope'"),
         ({"image_model": "vit_tiny_patch16_224.augreg_in21k", "pretrained": "augreg_in21k_ft_in1k"}, "the same"),
-        ({"pretrained": "/no/such/file.pt"}, "no such file"),
+        ({"pretrained": "r160_in1k:/no/such/file.pt"}, "no such file"),
+        ({"pretrained": "/no/such/file.pt"}, "the tag of its weights"),
     ],
 )
 def test_unknown_names_are_refused(fields: dict[str, str], message: str) -> None:

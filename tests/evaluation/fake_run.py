@@ -18,12 +18,16 @@ from tests.made_once import made_once
 
 
 def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentence embeddings that cost nothing."""
+    """Sentence embeddings and tokens that cost nothing."""
 
     def embed(self: object, text: str) -> Tensor:
         return torch.nn.functional.normalize(torch.tensor([float(ord(c)) for c in f"{text:384.384}"]), dim=0)
 
+    def tokens(self: object, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
     monkeypatch.setattr("counterpoint.encoders.dual.SentenceTower.embed", embed)
+    monkeypatch.setattr("counterpoint.encoders.dual.SentenceTower.tokens", tokens)
 
 
 @made_once

@@ -36,10 +36,11 @@ def video(path: Path, instruction: str = INSTRUCTIONS[0], length: int = 11) -> P
     return path
 
 
-def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path) -> None:
+def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clip = video(tmp_path / "clip.mp4")
     out = tmp_path / "out"
     written = reward_command([clip], INSTRUCTIONS[0], against=INSTRUCTIONS[1:3], model="run", out=out)
+    assert capsys.readouterr().out.count("3 instructions: cosines of their embeddings") == 1
     assert [p.name for p in written] == ["clip.csv", "clip.png", "clip.html"]
     with written[0].open(newline="") as file:
         rows = list(csv.reader(file))

@@ -18,13 +18,14 @@ from counterpoint.blocks import Block, Engine
 from counterpoint.cli.data.doctor import examine
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import BadInputError
 from counterpoint.folder import lock
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
-from counterpoint.rewards.label import Labeller, in_words, label
+from counterpoint.rewards.label import Labeller, in_words, label, model_name
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.formats.made import write_lerobot, write_videos
@@ -84,11 +85,13 @@ def columns(path: Path) -> dict[str, Any]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path) -> None:
+def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = label(data, model=model)
+    assert capsys.readouterr().out.count("instructions: cosines of their embeddings") == 1
     assert path == data / "drawer_progress.parquet"
     schema = pq.read_metadata(path).schema.to_arrow_schema()
-    assert schema.metadata[b"reward_model_path"].decode() == str(model)
+    assert schema.metadata[b"reward_model_path"] == b"drawer"
+    assert not any(str(model.parent).encode() in value for value in schema.metadata.values())
     kinds = {"index": "int64", "episode_index": "int64", "frame_index": "int64", "progress_sparse": "float"}
     assert {name: str(schema.field(name).type) for name in kinds} == kinds
     found = columns(path)
@@ -100,6 +103,14 @@ def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path) -> None
     about = json.loads(schema.metadata[b"counterpoint"])
     assert about["calibration"]["success_from"] == "quantile of successes (uncalibrated)"
     assert about["cameras"] == ["front"]
+    assert about["model"] == saved_digests(model)
+
+
+def test_a_model_is_named_without_the_place_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs" / "drawer" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "runs" / "drawer")
+    assert model_name(str(tmp_path / "runs" / "drawer")) == model_name("model") == model_name(".") == "drawer"
+    assert model_name("you/drawer-encoder") == "you/drawer-encoder"
 
 
 def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path, model: Path) -> None:

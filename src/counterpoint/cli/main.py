@@ -324,8 +324,24 @@ def parsed_as(
 
     try:
         return with_one_message(parsed)
+    except BadInputError as error:
+        option = _before(error.where, arguments) if error.where.lower() in ("true", "false") else None
+        if option is None:
+            raise
+        section, dot, name = option.removeprefix("--").rpartition(".")
+        written = f"--{section}{dot}{'no-' if error.where.lower() == 'false' else ''}{name}"
+        raise BadInputError(option, f"the value {error.where}", "the option alone", f"write {written}") from None
     except ValidationError as error:  # errors of the settings as a whole
         raise bad_setting(error, FrozenConfig, prog.partition(" ")[2]) from None
+
+
+def _before(value: str, arguments: Sequence[str]) -> str | None:
+    """Return the option that is given a value: `--OPTION=VALUE` or `--OPTION VALUE`."""
+    for one, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        option, _, own = one.partition("=")
+        if option.startswith("--") and value in (own, following):
+            return option.replace("_", "-")
+    return None
 
 
 def with_one_message(parse: Callable[[], Parsed]) -> Parsed:

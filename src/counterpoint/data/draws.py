@@ -176,7 +176,7 @@ class Clips:
         short, least = np.flatnonzero(lengths < self.pick.min_length), f"at least {self.pick.min_length}"
         if len(short):
             where = f"episode {short[0]}" + (f" and {len(short) - 1} more" if len(short) > 1 else "")
-            hint = "raise data.min_length, or use fewer frames a clip"
+            hint = f"set data.min_length = {self.pick.min_length}, or use fewer frames a clip"
             raise BadInputError(where, f"{lengths[short[0]]} frames", least, hint)
         return ClipTable(self, lengths, tasks)
 

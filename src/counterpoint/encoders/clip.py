@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from counterpoint.encoders.config import EncoderConfig, Resample
-from counterpoint.encoders.dual import ImageTower, check_length
-from counterpoint.encoders.towers import backbone_of
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import ImageTower, check_length, without_unknown
+from counterpoint.encoders.towers import as_trained, backbone_of, check_tagged
 from counterpoint.encoders.weights import check_file, note_hub, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require, require_known
 
@@ -50,6 +50,15 @@ class ClipText(nn.Module):
             self._checked.add(text)
         embedded: Tensor = self.projection(self.tower(tokenizer(texts).to(device)))
         return embedded
+
+    def tokens(self, text: str) -> tuple[int | None, ...]:
+        """Return the tokens that the tower reads, without padding; `None` is a piece that it does not know."""
+        tokenizer = _tokenizer(self.name)
+        found, inner = tokenizer([text])[0].tolist(), getattr(tokenizer, "tokenizer", None)
+        pad = getattr(inner, "pad_token_id", 0)
+        while found and found[-1] == pad:
+            found.pop()
+        return without_unknown(inner, found)
 
     def train(self, mode: bool = True) -> Self:
         """Switch dropout on or off; a frozen tower stays in evaluation mode."""
@@ -89,15 +98,14 @@ def _image_tower(model: Any, config: EncoderConfig) -> ImageTower:
     import open_clip
 
     D, module = _width(config), model.visual
-    expects = open_clip.get_model_preprocess_cfg(model)
-    side = expects["size"] if isinstance(expects["size"], int) else expects["size"][-1]
+    recorded = open_clip.get_model_preprocess_cfg(model)
+    side = recorded["size"] if isinstance(recorded["size"], int) else recorded["size"][-1]
     if config.freeze_image:
         D = config.embed_dim or D
         module = backbone_of(module, config, D, side)
     expected = f"{D}, the width in which both halves of {config.image_model} meet"
     require(config.embed_dim in (None, D), "embed_dim", config.embed_dim, expected, "leave embed_dim out")
-    resample: Resample = expects["interpolation"] if expects["interpolation"] in get_args(Resample) else "bicubic"
-    return ImageTower(module, D, side, tuple(expects["mean"]), tuple(expects["std"]), "crop", side, resample)
+    return as_trained(module, D, side, recorded, config)
 
 
 def _create(config: EncoderConfig) -> Any:
@@ -106,22 +114,32 @@ def _create(config: EncoderConfig) -> Any:
     name, start = config.image_model, config.pretrained
     tag, path = tag_or_file(start)
     _check_names(name, tag)
+    if path:
+        check_tagged(config, tag, open_clip.list_pretrained_tags_by_model(name))
+    about = open_clip.get_pretrained_cfg(name, tag) if tag else {}
+    where = "" if path else str(about.get("hf_hub") or "").strip("/")
+    source = None if path else tag
     try:
-        where = str(open_clip.get_pretrained_cfg(name, tag).get("hf_hub") or "").strip("/") if tag else ""
-        if tag is not None and config.revision is not None:
-            tag = str(open_clip.download_pretrained_from_hf(where, revision=config.revision))
+        if source is not None and config.revision is not None:
+            source = str(open_clip.pretrained.download_pretrained_from_hf(where, revision=config.revision))
         with _quiet():
             model = open_clip.create_model(
-                name, pretrained=tag, force_custom_text=True, force_image_size=config.image_size, pretrained_text=False
+                name,
+                pretrained=source,
+                force_custom_text=True,
+                force_image_size=config.image_size,
+                force_preprocess_cfg=about,  # open_clip knows it of a tag, but not of a file
+                pretrained_text=False,
             )
-        if tag is not None and where:
+        if where:
             note_hub(where, config.revision)
     except (OSError, RuntimeError) as error:
         found = f"{start!r} for {name} at {config.image_size or 'its own'} px: {_first_line(error)}"
         expected = "weights that fit and can be fetched or are in the local cache"
         hint = (
-            'use the model\'s own image size; offline, give a local file: pretrained = "./weights.safetensors", or '
-            'take image = "timm", image_model = "tf_efficientnet_lite0", pretrained = "package"'
+            "use the model's own image size; offline, give a local file, "
+            f'pretrained = "{tag or "TAG"}:./weights.safetensors", '
+            'or take image = "timm", image_model = "tf_efficientnet_lite0", pretrained = "package"'
         )
         raise BadInputError("pretrained", found, expected, hint) from error
     found, expected = f"{name}, a {type(model).__name__}", "an open_clip model of one image and one text tower"
@@ -144,7 +162,7 @@ def _check_names(name: str, tag: str | None) -> None:
         return
     tags = open_clip.list_pretrained_tags_by_model(name)
     expected = f"a tag of {name}: {', '.join(tags) or 'it has none'}"
-    hint = 'choose one of them, or give a local file: pretrained = "./weights.safetensors"'
+    hint = "choose one of them; write a local file with its tag, TAG:./weights.safetensors"
     require(tag in tags, "pretrained", f"tag {tag!r}", expected, hint)
     quick = bool(open_clip.get_pretrained_cfg(name, tag).get("quick_gelu"))
     expected = f"a model {'with' if quick else 'without'} QuickGELU, with which {tag!r} was trained"

@@ -50,7 +50,9 @@ class EncoderConfig(FrozenConfig):
             timm ("lvd142m"), or "package" for weights from an installed package (tf_efficientnet_lite0, extra
             `vision`). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
             file with the state dict of the open_clip model, the timm model or this library's image
-            tower. An encoder saved by this library is loaded with `DualEncoder.from_pretrained` instead.
+            tower. For open_clip and timm the tag stands before the file, "webli:./weights.safetensors", because it
+            determines the preprocessing; otherwise set `mean`, `std`, `fit` and `resample`. An encoder saved by this
+            library is loaded with `DualEncoder.from_pretrained` instead.
         revision: Commit of the Hub repository that a tag of timm or open_clip is fetched from; the newest by default.
         freeze_image: Keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and train a linear
             head on its features.

@@ -213,6 +213,11 @@ class SentenceTower(nn.Module):
         projected: Tensor = self.projection(sentences.to(weight.device, weight.dtype, non_blocking=True))
         return projected
 
+    def tokens(self, text: str) -> tuple[int | None, ...]:
+        """Return the tokens that the sentence encoder reads; `None` is a piece that it does not know."""
+        tokenizer = _sentence_encoder(self.name).tokenizer
+        return without_unknown(tokenizer, tokenizer(text, verbose=False)["input_ids"])
+
     def embed(self, text: str) -> Float[Tensor, " E"]:
         """Return the frozen embedding of one text, on the CPU.
 
@@ -227,6 +232,14 @@ class SentenceTower(nn.Module):
             found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
             self._seen[text] = found.float()
         return self._seen[text]
+
+
+def without_unknown(tokenizer: Any, tokens: Sequence[int]) -> tuple[int | None, ...]:
+    """Return tokens with `None` for unknown pieces; tokenizers that split all text into bytes know every piece."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    # GPT-2's and CLIP's name the end of a text their unknown token.
+    ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    return tuple(None if token == unknown and unknown not in ends else token for token in tokens)
 
 
 def check_length(text: str, fits: object, limit: str) -> None:
@@ -324,6 +337,9 @@ class DualEncoder(HubEncoder):
         resolved: dict[str, object] = {"embed_dim": tower.embed_dim, "image_size": tower.image_size}
         for name in ("mean", "std", "fit", "short_side", "resample"):
             resolved[name] = getattr(config, name) or getattr(tower, name)
+        cut, found = resolved["short_side"], f"{resolved['short_side']} px, before a crop of {tower.image_size} px"
+        fits = resolved["fit"] != "crop" or cut is None or cut >= tower.image_size
+        require(fits, "short_side", found, "at least the crop's side", f"set encoder.short_side = {tower.image_size}")
         self.config = config.model_copy(update=resolved)
         self.register_buffer("mean", torch.tensor(self.config.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.config.std), persistent=False)

@@ -278,7 +278,7 @@ class PretrainedEncoder(nn.Module):
         self.embed_dim = self.model.width * stack
         tag, path = tag_or_file(checkpoint)
         packaged = tag == "package" and self.model.architecture in PACKAGED
-        ok = tag is None or packaged or name.startswith("clip")
+        ok = tag is None or packaged or (name.startswith("clip") and path is None)
         expected = f"the file released for {name}: {self.model.title}"
         require(ok, "checkpoint", repr(tag), expected, 'write a local file as "./name"')
         self.backbone = build(self.model, tag=tag)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.encoders.backbone import Backbone
-from counterpoint.encoders.config import Colour, EncoderConfig, Resample
+from counterpoint.encoders.config import Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.dual import ImageTower, own_tower
 from counterpoint.encoders.weights import (
     check_sha256,
@@ -120,6 +122,55 @@ def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size:
     return built.to(memory_format=torch.channels_last)
 
 
+_FITS: dict[str, Fit] = {"shortest": "crop", "center": "crop", "squash": "stretch"}
+"""What open_clip (`resize_mode`) and timm (`crop_mode`) call the ways in which frames become squares."""
+
+
+def as_trained(
+    module: nn.Module, embed_dim: int, size: int, recorded: Mapping[str, Any], config: EncoderConfig
+) -> ImageTower:
+    """Return the tower of another library, whose images enter as that library recorded for the weights.
+
+    Args:
+        module: The tower.
+        embed_dim: Dimensions of the embeddings (D).
+        size: Side of the images in pixels (S).
+        recorded: `mean`, `std`, `interpolation`, and open_clip's `resize_mode` or timm's `crop_mode` and `crop_pct`.
+        config: The configuration; its `fit` and `resample` replace what is recorded.
+
+    Raises:
+        BadInputError: If the recorded way of resizing does not exist here, and the configuration chooses no other.
+    """
+    mode, share = recorded.get("resize_mode") or recorded["crop_mode"], recorded.get("crop_pct") or 1
+    fit = config.fit or _FITS.get(mode)
+    cut = fit == "stretch" and share != 1 and config.fit is None
+    where = f"preprocessing of {config.image_model}"
+    found = f"{mode!r} and then a crop of {share:.0%}" if cut else f"{mode!r}"
+    hint = 'choose another: encoder.fit = "stretch" or "crop"'
+    require(fit and not cut, where, found, f"{', '.join(_FITS)}; the whole image for squash", hint)
+    resample = config.resample or recorded["interpolation"]
+    hint = 'choose another: encoder.resample = "bicubic"'
+    require(resample in get_args(Resample), where, f"{resample!r}", " or ".join(get_args(Resample)), hint)
+    assert fit is not None
+    colours: tuple[Colour, Colour] = (tuple(recorded["mean"]), tuple(recorded["std"]))
+    return ImageTower(module, embed_dim, size, *colours, fit, math.floor(size / share), resample)
+
+
+def check_tagged(config: EncoderConfig, tag: str | None, tags: Sequence[str]) -> None:
+    """Raise if nothing says how images enter a network whose weights are a local file.
+
+    Args:
+        config: The configuration, whose `pretrained` names the file.
+        tag: The tag that the configuration names.
+        tags: The network's tags. Weights of two tags may have been trained on images prepared in two ways.
+    """
+    fields = ("mean", "std", "fit", "resample")
+    known = tag or not tags or all(getattr(config, field) for field in fields)
+    expected = f"a file with the tag of its weights ({', '.join(tags)}), which says how images enter"
+    hint = f"write TAG:{config.pretrained}, or set encoder.{', '.join(fields)}"
+    require(known, "pretrained", repr(config.pretrained), expected, hint)
+
+
 @dataclass(frozen=True)
 class Packaged:
     """Weights in an installed package.
@@ -179,38 +230,42 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
     packaged = config.pretrained == "package"
     tag, path = tag_or_file(None if packaged else config.pretrained)
     name = _full_name(timm, config.image_model, tag)
+    if path:
+        architecture, _, named = name.partition(".")
+        check_tagged(config, named, _tags(timm, architecture))
+    fetched = tag is not None and path is None
     try:
         # ResNets get torchvision's initial weights, as in VIP and R3M, instead of last gammas of zero.
         options = {"zero_init_last": False} if name.startswith("resnet") else {}
         options |= _pinned(timm, name, config)
-        model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0, **options)
-        if tag is not None and (where := timm.models.get_pretrained_cfg(name).hf_hub_id):
+        model: Any = timm.create_model(name, pretrained=fetched, num_classes=0, **options)
+        if fetched and (where := timm.models.get_pretrained_cfg(name).hf_hub_id):
             note_hub(where, config.revision)
     except OSError as error:
         found = f"weights of {name} that cannot be fetched ({str(error).splitlines()[0]})"
         hint = (
-            'fetch them once online, or give a local file: pretrained = "./weights.safetensors"; offline works '
+            f'fetch them once online, or give a local file: pretrained = "{tag}:./weights.safetensors"; offline works '
             f'image_model = "{next(iter(PACKAGED))}" with pretrained = "package"'
         )
         raise BadInputError("pretrained", found, "the weights in the local cache", hint) from error
-    expects: dict[str, Any] = timm.data.resolve_model_data_config(model)
+    recorded: dict[str, Any] = timm.data.resolve_model_data_config(model)
     if packaged:
         own = load_packaged(model, name)
-        expects |= {"mean": own.mean, "std": own.std}
+        recorded |= {"mean": own.mean, "std": own.std}
     if path:
         heads = model.default_cfg.get("classifier") or ()
         heads = (heads,) if isinstance(heads, str) else heads  # the file may hold a classifier, which is ignored
         unused = {f"{head}.{kind}" for head in heads for kind in ("weight", "bias")}
         fit_weights(model, {key: value for key, value in read_weights(path).items() if key not in unused}, path)
-    own_size = expects["input_size"][-1]
-    size = config.image_size or own_size
-    if size != own_size and hasattr(model, "set_input_size"):
+    height, width = recorded["input_size"][1:]
+    known, found = config.image_size or height == width, f"{name}, for images of {width} x {height} px"
+    require(known, "image_model", found, "a model for squares", f"set encoder.image_size = {width}")
+    size = config.image_size or width
+    if (size, size) != (height, width) and hasattr(model, "set_input_size"):
         model.set_input_size(img_size=size)
     embed_dim = config.embed_dim or 256
     module = backbone_of(model, config, embed_dim, size)
-    crop = {"fit": "crop", "short_side": round(size / expects["crop_pct"])}
-    resample = {"resample": expects["interpolation"]} if expects["interpolation"] in get_args(Resample) else {}
-    return ImageTower(module, embed_dim, size, tuple(expects["mean"]), tuple(expects["std"]), **crop, **resample)
+    return as_trained(module, embed_dim, size, recorded, config)
 
 
 def _pinned(timm: Any, name: str, config: EncoderConfig) -> dict[str, Any]:
@@ -227,11 +282,15 @@ def _full_name(timm: Any, image_model: str, tag: str | None) -> str:
     if not timm.is_model(architecture):
         expected, hint = "the name of a timm model, such as {}", "timm.list_models() lists them"
         require_known(architecture, timm.list_models(), "image_model", repr(image_model), expected, hint)
-    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
+    tags = _tags(timm, architecture)
     expected = f"one tag of {architecture}, the same in both fields: {', '.join(tags)}"
-    hint = 'choose one of them, or give a local file: pretrained = "./weights.safetensors"'
+    hint = "choose one of them; write a local file with its tag, TAG:./weights.safetensors"
     for field, given in (("image_model", named), ("pretrained", tag)):
         ok = not given or (given in tags and given == (named or given))
         require(ok, field, f"tag {given!r}", expected, hint)
     chosen = tag or named
     return f"{architecture}.{chosen}" if chosen else architecture
+
+
+def _tags(timm: Any, architecture: str) -> list[str]:
+    return [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]

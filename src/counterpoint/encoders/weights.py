@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,14 +31,16 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """Digest of the sentence encoder's model.safetensors as published by its authors."""
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_TAGGED = re.compile(r"([\w.-]{2,}):(.+)")  # a single letter is a drive
 
 
 def tag_or_file(start: str | None) -> tuple[str | None, Path | None]:
-    """Return a starting point as (tag, None), or as (None, file) if it is written as a path; for `None`, no values."""
+    """Return the tag and the file of a starting point: TAG, FILE or TAG:FILE; for `None`, no values."""
     if start is None:
         return None, None
-    local = "/" in start or os.sep in start or start.endswith(_SUFFIXES)
-    return (None, Path(start).expanduser()) if local else (start, None)
+    tag, file = found.groups() if (found := _TAGGED.fullmatch(start)) else (None, start)
+    local = "/" in file or os.sep in file or file.endswith(_SUFFIXES)
+    return (tag, Path(file).expanduser()) if local else (start, None)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from counterpoint.formats.video import read_part
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, line_image, make_player, render, signed
-from counterpoint.rewards.targets import given_instructions, never_change, read_goal
+from counterpoint.rewards.targets import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.workers import in_worker
 
 Array = NDArray[np.float64]
@@ -139,9 +139,10 @@ def reward_command(
         require(clip.state is not None, clip.path, "no state", "the robot's state, which the model reads", hint)
     if image is None:
         rewards.check_form(rewards.form, instructed=True)
-        embed_text(
-            rewards.encoder, list(dict.fromkeys(text for each in labels for text in each))
-        )  # raises if an instruction is too long
+        texts = list(dict.fromkeys(text for each in labels for text in each))
+        embed_text(rewards.encoder, texts)  # raises if an instruction is too long
+        if words := instructions_in_words(rewards.encoder, texts):
+            print(words)
     written: list[Path] = []
     failed: list[BadInputError] = []
     with ProgressBar("Rewards", len(clips), "videos") as progress:

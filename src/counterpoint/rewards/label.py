@@ -61,7 +61,7 @@ from counterpoint.rewards.model import (
     reads_state,
     states_of,
 )
-from counterpoint.rewards.targets import given_instructions, never_change, read_goal
+from counterpoint.rewards.targets import given_instructions, instructions_in_words, never_change, read_goal
 
 Array = NDArray[Any]
 
@@ -159,6 +159,8 @@ def label(
     calibration = labeller.calibration
     if not anyway:
         _require_worth(str(model), calibration, monotone=monotone)
+    if words := instructions_in_words(labeller.model.encoder, texts):
+        print(words)
     # Finished blocks of another model or of other data are removed.
     with claim(parts, "labelling.json", _identity(job, store), what="labels", does="labels", discard=True):
         files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
@@ -198,7 +200,7 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
     if out is None:
         hint = "name a file: --out labels.parquet"
         require(kind.name == "lerobot", "--out", f"nothing, for a {kind.title}", "a file to write", hint)
-        out = data / f"{Path(model).resolve().name}_progress.parquet"
+        out = data / f"{Path(model_name(model)).name}_progress.parquet"
     require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
     require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")
     return out
@@ -379,13 +381,22 @@ def _table(
     curves = {f"{prefix}{name}" for prefix in ("", "monotone_") for name in ("rewards", "progress")}
     found = calibration.model_dump(mode="json", exclude={*curves, "centre", "scale"})
     about = {"cameras": job.cameras, "calibration": found, "monotone": monotone, "data": store.fingerprint}
-    local = Path(job.model)
+    about["model"] = saved_digests(job.model)
     metadata = {
-        "reward_model_path": str(local.resolve()) if local.exists() else job.model,
+        "reward_model_path": model_name(job.model),
         "counterpoint": json.dumps(about | {"provenance": provenance()}),
     }
     still = [number for number, (_, _, changes) in enumerate(parts) if not changes[0]]
     return pa.table(columns, metadata=metadata), still
+
+
+def model_name(model: str) -> str:
+    """Return a model's Hub id, or the name of its folder, which means the same on every machine."""
+    folder = Path(model).expanduser()
+    if not folder.exists():
+        return model
+    folder = folder.resolve()
+    return folder.parent.name if folder.name == "model" else folder.name
 
 
 def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = False) -> str:

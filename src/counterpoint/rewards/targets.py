@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import decode_image, read_bytes
-from counterpoint.rewards.model import check_instructions
+from counterpoint.rewards.model import Embedder, check_instructions, cosine, embed_text
 
 _GOALS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
+_ONE_EMBEDDING = 1 - 1e-6
+_COMPARED, _SHOWN = 300, 5  # instructions compared by their embeddings, and examples shown
 
 
 def never_change(frames: UInt8[NDArray[np.uint8], "N H W 3"], first: UInt8[NDArray[np.uint8], "H W 3"]) -> bool:
@@ -55,6 +58,47 @@ def given_instructions(
     for name, text in zip(names, own, strict=True):
         require(text.strip(), name, "no instruction", "one", hint)
     return list(own)
+
+
+def instructions_in_words(encoder: Embedder, texts: Sequence[str]) -> str:
+    """Describe in words how well an encoder tells instructions apart; empty for one instruction that it knows.
+
+    Lines name the cosines between the embeddings, instructions that have one embedding (of equal tokens, such as those
+    that differ in an emoji, or by a cosine above 1 - 1e-6), and instructions with pieces that the encoder does not
+    know. All tokens are compared, and the embeddings of the first 300 instructions.
+
+    Args:
+        encoder: The encoder; its text tower may have a method `tokens`.
+        texts: The instructions; repeated ones count once.
+    """
+    texts = list(dict.fromkeys(texts))
+    read = getattr(getattr(encoder, "text", None), "tokens", None)
+    tokens = {text: tuple(read(text)) if read else (text,) for text in texts}
+    alike: dict[object, list[str]] = defaultdict(list)
+    for text in texts:
+        alike[tokens[text]].append(text)
+    first = [group[0] for group in alike.values()][:_COMPARED]
+    lines, pairs = [], []
+    if len(first) > 1:
+        embedded = embed_text(encoder, first)
+        cosines = cosine(embedded, embedded)
+        rows, columns = np.triu_indices(len(first), 1)
+        apart = cosines[rows, columns]
+        pairs = [(first[rows[at]], first[columns[at]]) for at in np.flatnonzero(apart > _ONE_EMBEDDING)]
+        among = f"{len(texts)} instructions" + (f", {len(first)} of them compared" if len(first) < len(alike) else "")
+        spread = f"{apart.min():.3f} to {apart.max():.3f}, median {np.median(apart):.3f}"
+        lines.append(f"{among}: cosines of their embeddings {spread}")
+    same = [" = ".join(map(repr, group)) + " (equal tokens)" for group in alike.values() if len(group) > 1]
+    same += [f"{one!r} = {other!r} (equal embeddings)" for one, other in pairs]
+    strange = [repr(text) for text in texts if None in tokens[text]]
+    lines += [f"One and the same to the text encoder: {_some(same)}"] if same else []
+    lines += [f"With pieces that the text encoder does not know: {_some(strange)}"] if strange else []
+    return "\n".join(lines)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _lines(path: Path, count: int) -> list[str]:

@@ -27,6 +27,7 @@ from counterpoint.objectives import ClipObjective, objective_class, objective_na
 from counterpoint.objectives.base import Objective
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.model import RewardModel
+from counterpoint.rewards.targets import instructions_in_words
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.plan import Given
 from counterpoint.training.run import Run
@@ -107,7 +108,8 @@ class ClipsRecipe(PretrainingRecipe):
             objective.encoder.image.compile()
         frozen = objective.encoder.config.freeze_image
         augments = frozen and self.objective.augment
-        require(not augments, "objective.augment", "true, with a frozen backbone", "false", "set data.augmented_rows")
+        hint = "set objective.augment = false, and data.augmented_rows to train on changed images too"
+        require(not augments, "objective.augment", "true, with a frozen backbone", "false", hint)
         views = self.data.augmented_rows + 1
 
         def prepare(store: EpisodeStore) -> EpisodeStore:
@@ -128,7 +130,12 @@ class ClipsRecipe(PretrainingRecipe):
                 return {"held_out": list(held_out.indices)}
             return {"judged": judged} if (judged := self._parts(given)) else {}
 
-        return Opened(train, held_out, prepare, build, facts=facts, embeds=frozen)
+        def words() -> str:
+            own = dict.fromkeys(info.instruction for info in train.episodes if info.instruction.strip())
+            texts = [*own, *objective.extra_texts] if objective.language else []
+            return instructions_in_words(objective.encoder, texts)
+
+        return Opened(train, held_out, prepare, build, facts=facts, embeds=frozen, words=words)
 
     def _parts(self, given: Given) -> Sequence[Sequence[int]]:
         """Return the numbers of the episodes that each judge judges; none without cross-fitting."""

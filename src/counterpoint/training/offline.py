@@ -67,6 +67,7 @@ class Opened:
         facts: Returns entries for `config.json`, from the store and the spec of the batches.
         embeds: True if `prepare` computes features; it is then also called for open stores.
         rescored: Score training episodes too whenever validation episodes are scored.
+        words: Returns text about the data to print before training.
     """
 
     train: EpisodeStore
@@ -77,6 +78,7 @@ class Opened:
     facts: Callable[[EpisodeStore, BoundSpec], Mapping[str, Any]] = lambda store, bound: {}
     embeds: bool = False
     rescored: bool = False
+    words: Callable[[], str] = str
 
 
 class OfflineRecipe(Recipe):
@@ -143,6 +145,8 @@ class OfflineRecipe(Recipe):
             meet("data")
             assert train is not None
             objective, store, bound = opened.build(train)
+            if run.main and (words := opened.words()):
+                print(words, flush=True)
             batch_size, seed = self.train.batch_size, self.train.seed
             ranks = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
             sampler = Sampler(store, bound, batch_size=batch_size, seed=seed, workers=self.train.workers, **ranks)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.commands import convert, doctor, info, other_scripts
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.cache import cached
 from counterpoint.data.resize import resize
@@ -41,6 +41,25 @@ def test_info_of_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "push the [red] block" in told  # not taken for markup
     info(cached(memory_store(), size=16, root=tmp_path, progress=False).path)
     assert "training store" in capsys.readouterr().out
+
+
+def test_info_tells_of_scripts_that_the_default_encoders_do_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text, found in (
+        ("\u6253\u5f00 \u62bd\u5c49", {"CJK"}),
+        ("\u043e\u0442\u043a\u0440\u043e\u0439 caf\u00e9", {"Cyrillic"}),
+        ("open \N{LARGE RED SQUARE}\u2019s \u201cdoor\u201d \u2013 na\u00efvely", {"symbols"}),
+        ("\u1ebd \uff21 open", {"Fullwidth"}),
+    ):
+        assert other_scripts(text) == found
+    assert other_scripts("Ouvre la bo\u00eete, s'il te pla\u00eet!") == set()
+    folder = write_videos(tmp_path)
+    (folder / "manifest.csv").write_text(
+        "video,instruction\nvideos/0.mp4,\u6253\u5f00\u62bd\u5c49\nvideos/1.mp4,open it\n", encoding="utf-8"
+    )
+    info(folder)
+    assert "CJK in 1 of 2 instructions" in " ".join(capsys.readouterr().out.split())
 
 
 def test_doctor_says_clean_and_ends_in_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

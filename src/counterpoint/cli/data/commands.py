@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +98,10 @@ def _describe(path: str | Path) -> None:
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
         facts |= store.facts
         facts |= {"left out": ", ".join(store.left_out)} if store.left_out else {}
+    scripts = Counter(script for episode in store.episodes for script in other_scripts(episode.instruction))
+    if scripts:
+        named = ", ".join(f"{script} in {count}" for script, count in scripts.most_common())
+        facts["other scripts"] = f"{named} of {len(lengths)} instructions; the default text encoders know English"
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
@@ -105,6 +110,18 @@ def _describe(path: str | Path) -> None:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
     _print_facts(console, path, facts)
     console.print(texts)
+
+
+def other_scripts(text: str) -> set[str]:
+    """Return the scripts of a text other than Latin, and "symbols" for emoji and the like."""
+    found = set()
+    for letter in text:
+        kind, name = unicodedata.category(letter), unicodedata.name(letter, "").partition(" ")[0]
+        if letter >= "\u0250" and kind in ("Lu", "Ll", "Lt", "Lo") and name != "LATIN":  # below lie ASCII and accents
+            found.add(name if name == "CJK" else name.capitalize())
+        elif letter >= "\u0250" and kind in ("So", "Sk", "Co", "Cn"):
+            found.add("symbols")
+    return found
 
 
 def doctor(path: Positional[DataSet]) -> int:
