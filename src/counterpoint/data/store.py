@@ -169,10 +169,12 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
         count: Number of cameras that an encoder needs, 0 for none. If `camera` is `None`, the first `count` are taken.
 
     Raises:
-        BadInputError: When a camera is unknown or named twice, or the number of cameras is not `count`.
+        BadInputError: When the store has no images, a camera is unknown or named twice, or the number of cameras is not
+            `count`.
     """
     if count == 0 and not camera:
         return ()
+    _require_images(known)
     chosen = known[: count or 1] if camera is None else camera
     names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
     for name in names:
@@ -183,8 +185,15 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
 
 
 def check_camera(camera: str, known: Sequence[str]) -> None:
-    """Refuse an unknown camera."""
+    """Refuse an unknown camera, and data without images."""
+    _require_images(known)
     require_known(camera, known, "camera", hint="name a camera that the data have")
+
+
+def _require_images(known: Sequence[str]) -> None:
+    hint = "to learn from states alone, train diff_c-robosuite-state or an agent; for images, record them, or render "
+    hint += "robomimic's with its dataset_states_to_obs.py"
+    require(known, "camera", "data without images", "at least one camera", hint)
 
 
 def frames_in_chunks(

@@ -39,7 +39,7 @@ from counterpoint.encoders.hub import load, saved_digests, saved_kind
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
-from counterpoint.flags import Computes, Model, Names, Number
+from counterpoint.flags import Computes, Model, Name, Names, Number
 from counterpoint.folder import FORMAT, claim, digests_of
 from counterpoint.formats import open_dataset
 from counterpoint.provenance import provenance
@@ -66,6 +66,7 @@ class Embedding:
     cameras: tuple[str, ...]
     device: str
     batch_size: int
+    dialect: str | None = None
 
 
 def embed(
@@ -77,6 +78,7 @@ def embed(
     device: Computes = "cpu",
     batch_size: Number = None,
     engine: Engine = HERE,
+    dialect: Name = None,
 ) -> Path:
     """Write the embedding of every frame of a data set as parquet. An interrupted call resumes if it is repeated.
 
@@ -91,6 +93,7 @@ def embed(
         device: The device that computes, such as cuda.
         batch_size: Number of frames encoded at once; by default a number that suits the model.
         engine: The processes that compute blocks of episodes; by default threads of this process.
+        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
 
     Returns:
         The folder.
@@ -103,13 +106,13 @@ def embed(
     data, out = Path(data), Path(out)
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
-    store, encoder = open_dataset(data), _load(str(model), device)
+    store, encoder = open_dataset(data, dialect=dialect), _load(str(model), device)
     needed, count = (
         (1, frames_at_once(encoder)) if isinstance(encoder, DualEncoder) else (encoder.config.cameras, OBSERVATIONS)
     )
     views = camera_names(tuple(cameras) or None, store.cameras, needed)
     require(views, model, "an encoder that reads no camera", "one that embeds images", "choose another model")
-    job = Embedding(data, str(model), views, device, batch_size or count)
+    job = Embedding(data, str(model), views, device, batch_size or count, dialect)
     embedder = Embedder(job, store, encoder)
     files = BlockFiles(out, ".parquet", blocks_of(store.lengths))
     about = {
@@ -239,4 +242,4 @@ def observations(
 
 def open_embedder(job: Embedding) -> Callable[[Block], bytes]:
     """Open model and data in another process and return the `Embedder` of its blocks."""
-    return Embedder(job, open_dataset(job.data), _load(job.model, job.device)).work
+    return Embedder(job, open_dataset(job.data, dialect=job.dialect), _load(job.model, job.device)).work

@@ -20,7 +20,7 @@ from counterpoint.envs.base import Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import RobosuiteScene, own_context
 from counterpoint.errors import BadInputError, MissingExtraError, require, require_known
-from counterpoint.formats.hdf5.files import CONTROL_HZ
+from counterpoint.formats.hdf5.dialects import CONTROL_HZ
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
 CAMERAS = ("agentview", "robot0_eye_in_hand")

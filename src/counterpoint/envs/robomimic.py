@@ -19,7 +19,8 @@ from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv, Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend, import_mujoco, undisturbed
 from counterpoint.errors import import_extra, require_known
-from counterpoint.formats.hdf5.files import CONTROL_HZ, HORIZONS, ROBOMIMIC_STATE, env_args, instruction_of
+from counterpoint.formats.hdf5.dialects import CONTROL_HZ, ROBOMIMIC_STATE
+from counterpoint.formats.hdf5.files import HORIZONS, env_args, instruction_of
 
 _HORIZON = 400  # for tasks without a number in robomimic's study
 

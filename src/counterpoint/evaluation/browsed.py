@@ -22,6 +22,7 @@ class BrowsedSet:
     Args:
         path: The data set.
         configs: The configurations of the runs that were trained on it.
+        dialect: The dialect of HDF5 files; by default that of the runs.
 
     Attributes:
         store: The whole data set.
@@ -32,8 +33,9 @@ class BrowsedSet:
         BadInputError: If the data set does not exist, or has no camera.
     """
 
-    def __init__(self, path: Path, configs: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.path, self.store, self.splits = path, open_dataset(path), split_names(path)
+    def __init__(self, path: Path, configs: Sequence[Mapping[str, Any]] = (), *, dialect: str | None = None) -> None:
+        self._dialect = dialect or next((config["data"].get("dialect") for config in configs), None)
+        self.path, self.store, self.splits = path, open_dataset(path, dialect=self._dialect), split_names(path)
         require(self.store.cameras, path, "no camera", "images to show", "view another data set")
         self._opening, self._numbers = threading.Lock(), dict[str, list[int]]()
         self.marks: dict[str, list[int]] = {}
@@ -58,7 +60,8 @@ class BrowsedSet:
             return self.marks[split]
         with self._opening:
             if split not in self._numbers:
-                self._numbers[split] = _places(self.store, open_dataset(self.path, split=split))
+                part = open_dataset(self.path, split=split, dialect=self._dialect)
+                self._numbers[split] = _places(self.store, part)
             return self._numbers[split]
 
     def matching(self, find: str, success: str, split: str) -> list[int]:

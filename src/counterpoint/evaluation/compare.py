@@ -59,6 +59,7 @@ def compare_command(
     max_frames: int = 128,
     seed: int = 0,
     device: str = "cpu",
+    dialect: str | None = None,
 ) -> Path:
     """Compare rewards on the episodes of a data set that none of them was trained on; return the page.
 
@@ -76,6 +77,7 @@ def compare_command(
         max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.
+        dialect: The dialect of HDF5 files that do not tell it.
 
     Raises:
         BadInputError: If a reward or the data cannot be used.
@@ -88,7 +90,7 @@ def compare_command(
     }
     files = {name: [Path(source) / "config.json" for source in sources] for name, sources in rewards.items()}
     configs = {name: [read_config(file) for file in found if file.is_file()] for name, found in files.items()}
-    settings: dict[str, Any] = {"max_videos": max_videos, "max_frames": max_frames, "seed": seed}
+    settings: dict[str, Any] = {"max_videos": max_videos, "max_frames": max_frames, "seed": seed, "dialect": dialect}
     found = compare_unseen(opened, configs, data, split=split, cameras=cameras, **settings)
     return write_comparison(found.comparison, out)
 
@@ -111,6 +113,7 @@ def compare_unseen(
     cameras: Sequence[str] = (),
     max_videos: int,
     seed: int,
+    dialect: str | None = None,
     **options: Any,
 ) -> Compared:
     """Compare opened rewards on episodes that none of them was trained on.
@@ -123,10 +126,11 @@ def compare_unseen(
         cameras: The cameras; by default those that the runs were trained on, if they agree, otherwise the first.
         max_videos: Maximum number of videos.
         seed: Random seed.
+        dialect: The dialect of HDF5 files; by default that of the runs that were trained on the data set.
         options: Further options of `compare`.
     """
     flat = [config for found in configs.values() for config in found]
-    store, about, trained = open_unseen(flat, data, split, most=max_videos, seed=seed)
+    store, about, trained = open_unseen(flat, data, split, most=max_videos, seed=seed, dialect=dialect)
     trained_views = {tuple(config["data"].get("cameras") or ()) for config in flat if "data" in config}
     if not cameras and len(trained_views) == 1:
         (cameras,) = trained_views
@@ -135,7 +139,9 @@ def compare_unseen(
     seen = iter(trained)
     flattered = [name for name, found in configs.items() if max([next(seen) for _ in found], default=False)]
     fixing = "val" if about["split"] not in (None, "val") and "val" in split_names(data) else None
-    validation = None if fixing is None else open_unseen(flat, data, fixing, most=max_videos, seed=seed)[0]
+    validation = None
+    if fixing is not None:
+        validation = open_unseen(flat, data, fixing, most=max_videos, seed=seed, dialect=dialect)[0]
     texts = {info.instruction for part in (store, validation) if part for info in part.episodes}
     runs = [
         (one, config)

@@ -33,13 +33,20 @@ def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] |
     path, inside = Path(section["path"]), section.get("train_split")
     if not path.exists():
         return None
-    store = open_dataset(path, split=inside if inside in split_names(path) else None)
+    split = inside if inside in split_names(path) else None
+    store = open_dataset(path, split=split, dialect=section.get("dialect"))
     out = set(config.get("held_out", ()))
     return store, [number for number, info in enumerate(store.episodes) if number not in out and info.length > 1]
 
 
 def open_unseen(
-    configs: Sequence[Mapping[str, Any]], path: Path, split: str | None, *, most: int, seed: int
+    configs: Sequence[Mapping[str, Any]],
+    path: Path,
+    split: str | None,
+    *,
+    most: int,
+    seed: int,
+    dialect: str | None = None,
 ) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
     """Open the recorded episodes with instructions of a data set that runs were not trained on.
 
@@ -52,6 +59,7 @@ def open_unseen(
         split: Name of the split; by default the first of `test`, `val` and `validation`.
         most: Maximum number of episodes; larger sets are sampled at random.
         seed: Random seed of that sample.
+        dialect: The dialect of HDF5 files; by default that of the runs that were trained on the data set.
 
     Returns:
         The episodes, facts about them, and for each run whether it was trained on them. With cross-fitting, the facts
@@ -64,16 +72,16 @@ def open_unseen(
     splits, own = split_names(path), [trains_on(config, path) for config in configs]
     chosen = split or next((name for name in SPLITS if name in splits), None)
     mine = [config for config, same in zip(configs, own, strict=True) if same]
-    held = None
+    dialect, held = dialect or next((config["data"].get("dialect") for config in mine), None), None
     if chosen is None and mine and all("held_out" in config or "judged" in config for config in mine):
         held = set.intersection(*map(_unseen, mine))
         inside = mine[0]["data"].get("train_split")
-        source = open_dataset(path, split=inside if inside in splits else None)
+        source = open_dataset(path, split=inside if inside in splits else None, dialect=dialect)
     else:
         hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
         good = chosen is not None or not splits or not mine
         require(good, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
-        source = open_dataset(path, split=chosen)
+        source = open_dataset(path, split=chosen, dialect=dialect)
     way = f"the split {chosen}" if chosen else "all episodes"
     if held is not None:
         numbers = ", ".join(map(str, sorted(held)))

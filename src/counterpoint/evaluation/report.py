@@ -75,6 +75,7 @@ def write_report(
     max_videos: int = 200,
     max_frames: int = 128,
     device: Computes = "cpu",
+    dialect: Name = None,
 ) -> Path:
     """Compare a run's reward with controls on held-out episodes; write `RUN/report.html` and `RUN/report.json`.
 
@@ -91,6 +92,7 @@ def write_report(
         max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
         device: The device that computes, such as cuda.
+        dialect: The dialect of HDF5 files that do not tell it; by default that of the run, if it was trained on them.
 
     Returns:
         The page.
@@ -115,6 +117,7 @@ def write_report(
         split=split,
         seed=seed,
         max_videos=max_videos,
+        dialect=dialect,
         max_frames=max_frames,
         segments=True,
         readings={f"read as {form}": [EncoderReward(RewardModel(model.encoder, form=form), form)] for form in forms},

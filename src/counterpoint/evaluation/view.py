@@ -30,7 +30,7 @@ from counterpoint.evaluation.browsed import BrowsedSet
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config
-from counterpoint.flags import Computes
+from counterpoint.flags import Computes, Name
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
@@ -73,6 +73,7 @@ def view(
     port: int = 0,
     browser: bool = True,
     device: Computes = "cpu",
+    dialect: Name = None,
 ) -> None:
     """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
 
@@ -87,6 +88,7 @@ def view(
         port: The port on this machine; 0 selects a free port.
         browser: Open the page in the machine's browser.
         device: The device that computes, such as cuda.
+        dialect: The dialect of HDF5 files that do not tell it; by default that of the runs that were trained on them.
 
     Raises:
         BadInputError: If a target is neither a run nor a data set, or the port is in use.
@@ -94,7 +96,7 @@ def view(
     """
     uvicorn = import_extra("uvicorn", "view")
     with tempfile.TemporaryDirectory(prefix="counterpoint-view-") as folder:
-        app = Viewer(targets, Path(folder), device).app()
+        app = Viewer(targets, Path(folder), device, dialect).app()
         with listen(port) as listener:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             print(f"Open {address} (Ctrl+C ends the server)", flush=True)
@@ -156,9 +158,10 @@ class Viewer:
         targets: Runs and data sets; if no data set is given, those that the runs were trained on are browsed.
         folder: A folder for videos while they are read.
         device: The device that computes.
+        dialect: The dialect of HDF5 files that do not tell it.
     """
 
-    def __init__(self, targets: Sequence[str], folder: Path, device: str = "cpu") -> None:
+    def __init__(self, targets: Sequence[str], folder: Path, device: str = "cpu", dialect: str | None = None) -> None:
         require(targets, "view", "nothing to view", "a run or a data set", "name one or several")
         self.folder = folder
         self.runs: dict[str, RewardModel] = {}
@@ -180,7 +183,7 @@ class Viewer:
             self.objectives[name] = objective.get("name", "")
             if Path(data.get("path") or "absent").exists():
                 trained.setdefault(Path(data["path"]).resolve(), []).append(config)
-        self.sets = [BrowsedSet(path, trained.get(path.resolve(), ())) for path in paths or trained]
+        self.sets = [BrowsedSet(path, trained.get(path.resolve(), ()), dialect=dialect) for path in paths or trained]
         self._computing = threading.Lock()
         self.language = any(model.form != "goal" for model in self.runs.values())
         self._clips: LRUCache[Clip] = LRUCache(KEPT)

@@ -9,7 +9,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, raise_error, require_split
 from counterpoint.formats.remote import is_remote, located
 from counterpoint.registry import LazyTable, imported
@@ -66,19 +66,26 @@ def recognise(path: str | Path) -> Format:
 
 
 def open_dataset(
-    path: str | Path, *, split: str | None = None, camera: str | None = None, on_bad_row: OnBadRow = raise_error
+    path: str | Path,
+    *,
+    split: str | None = None,
+    camera: str | None = None,
+    dialect: str | None = None,
+    on_bad_row: OnBadRow = raise_error,
 ) -> EpisodeStore:
     """Open a data set of any format that this library or an installed package reads.
 
     Args:
         path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, folders of videos by task, folders of
-            numbered frames, an EPIC-KITCHENS-100 folder, an HDF5 file
-            of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set,
-            one of its tasks or variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset
-            shards, or a training store; or the URL of LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset or a video
-            folder, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+            numbered frames, an EPIC-KITCHENS-100 folder, an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA or a
+            folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set, one of its tasks or
+            variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset shards, or a training
+            store; or the URL of LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset or a video folder, such as
+            `s3://bucket/set` or `hf://datasets/ORG/NAME`.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep only this camera; by default all cameras.
+        dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default the dialect that the
+            facts of the files tell.
         on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
             RLBench episode, RLDS shard or record, that cannot be used and is left out; by default the first one raises.
 
@@ -92,6 +99,11 @@ def open_dataset(
     options: dict[str, Any] = {"split": split} if kind.splits else {}
     if not kind.splits:
         require_split(path, split, ())
+    if kind.dialects:
+        options["dialect"] = dialect
+    else:
+        expected, hint = f"none: {kind.title} has no dialects", "leave it out"
+        require(dialect is None, "--dialect", repr(dialect), expected, hint)
     if kind.reports:
         options["on_bad_row"] = on_bad_row
     store: EpisodeStore = imported(kind.reader)(path, **options)
@@ -103,10 +115,10 @@ def open_dataset(
 
 
 def read_episode_part(
-    path: str | Path, episode: int, camera: str | None, start: int, limit: int
+    path: str | Path, episode: int, camera: str | None, start: int, limit: int, dialect: str | None
 ) -> tuple[Array, Array, int]:
     """Decode frames of one episode from step `start` on, as `counterpoint.formats.video.read_part` does for a video."""
-    store = open_dataset(path, camera=camera)
+    store = open_dataset(path, camera=camera, dialect=dialect)
     info, first = store.episodes[episode], store.frames(episode, np.array([start]))
     stop = min(info.length, start + max(1, limit // first.nbytes))
     return store.frames(episode, np.arange(start, stop)), store.timestamps(episode)[start:stop], info.length

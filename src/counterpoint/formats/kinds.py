@@ -30,6 +30,7 @@ class Format:
             splits, whose reader takes no `split`.
         reports: False if the reader takes no `on_bad_row`, because it uses all of a data set or nothing.
         streams: True if frames are read by ranges, so that the data set may be a URL.
+        dialects: True if files of this format differ in their meaning, so that its reader takes `dialect=`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Format:
     splits: str = ""
     reports: bool = True
     streams: bool = False
+    dialects: bool = False
 
 
 # LeRobot and training stores
@@ -224,23 +226,32 @@ ZARR_REPLAY = Format(
     f"{_ROOM}.zarr_replay:ZarrReplayStore",
 )
 
-# robomimic and LIBERO
+# HDF5 of robomimic, LIBERO, IsaacLab and ALOHA
+
+ALOHA_NAME = re.compile(r"episode_(\d+)")
+"""Name of a file that is one demonstration."""
 
 
 def hdf5_files(path: Path) -> list[Path]:
-    """Return the file itself, or the HDF5 files in the folder; empty if there are none."""
+    """Return the file itself, or the HDF5 files in the folder; empty if there are none.
+
+    Files `episode_N` come in the order of their numbers, others in that of their names.
+    """
     if path.is_file():
         return [path] if path.suffix in (".hdf5", ".h5") else []
-    return sorted(file for ending in ("*.hdf5", "*.h5") for file in path.glob(ending))
+    files = sorted(file for ending in ("*.hdf5", "*.h5") for file in path.glob(ending))
+    numbers = {file: name for file in files if (name := ALOHA_NAME.fullmatch(file.stem))}
+    return sorted(files, key=lambda file: int(numbers[file][1])) if len(numbers) == len(files) else files
 
 
 HDF5 = Format(
     "hdf5",
-    "robomimic or LIBERO HDF5",
-    "robomimic's or LIBERO's .hdf5 files",
+    "HDF5 of robomimic, LIBERO, IsaacLab or ALOHA",
+    "HDF5 files of robomimic, LIBERO, IsaacLab or ALOHA",
     hdf5_files,
     f"{_ROOM}.hdf5.reader:Hdf5Store",
     splits=f"{_ROOM}.hdf5.reader:hdf5_splits",
+    dialects=True,
 )
 
 # OGBench

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
@@ -91,6 +91,7 @@ def reward_command(
     goal: Image = None,
     form: RewardForm | None = None,
     device: Computes = "cpu",
+    dialect: Name = None,
 ) -> list[Path]:
     """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
 
@@ -112,6 +113,7 @@ def reward_command(
         goal: Image of the goal, for a reward that compares frames with goals.
         form: The reward to compute; by default the one that the encoder was trained for.
         device: The device that computes, such as cuda.
+        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
 
     Returns:
         The files NAME.csv, NAME.png and NAME.html of each video.
@@ -122,7 +124,7 @@ def reward_command(
     """
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
-    clips = _episodes(videos, episodes, camera) if episodes else [video_clip(path) for path in videos]
+    clips = _episodes(videos, episodes, camera, dialect) if episodes else [video_clip(path) for path in videos]
     if goal is not None:
         alone = instruction is None and text_file is None
         require(alone, "--goal", "an instruction beside it", "one of the two", "leave one out")
@@ -199,20 +201,21 @@ def video_clip(path: Path) -> Clip:
     return Clip(path, "", read)
 
 
-def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None) -> list[Clip]:
+def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None, dialect: str | None) -> list[Clip]:
     found = f"{len(paths)} paths"
     require(len(paths) == 1, "--episodes", found, "one data set", "leave --episodes out for video files")
-    store = open_dataset(paths[0], camera=camera)
+    store = open_dataset(paths[0], camera=camera, dialect=dialect)
+    camera_names(None, store.cameras)  # data without images are refused
     count = len(store.episodes)
     for number in numbers:
         where, hint = f"--episodes of {paths[0]}", "counterpoint data info lists what it holds"
         require(0 <= number < count, where, number, f"numbers from 0 to {count - 1}", hint)
-    return [_episode(paths[0], store, number, camera) for number in numbers]
+    return [_episode(paths[0], store, number, camera, dialect) for number in numbers]
 
 
-def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None) -> Clip:
+def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None, dialect: str | None) -> Clip:
     def read(start: int, limit: int) -> tuple[NDArray[np.uint8], Array, int]:
-        return in_worker(read_episode_part, data, number, camera, start, limit, timeout=300.0)
+        return in_worker(read_episode_part, data, number, camera, start, limit, dialect, timeout=300.0)
 
     return Clip(data / f"episode-{number:06d}", store.episodes[number].instruction, read, store.state(number))
 

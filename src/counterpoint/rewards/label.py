@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
-from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.data.store import EpisodeStore, camera_names, check_camera
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
@@ -90,6 +90,7 @@ class Labelling:
     goal: UInt8[NDArray[np.uint8], "H W 3"] | None
     device: str
     batch_size: int | None = None
+    dialect: str | None = None
 
 
 def label(
@@ -108,6 +109,7 @@ def label(
     monotone: bool = False,
     anyway: bool = False,
     overwrite: bool = False,
+    dialect: Name = None,
 ) -> Path:
     """Write progress in [0, 1] of every frame of a data set. Repeating the same call continues an interrupted one.
 
@@ -134,6 +136,7 @@ def label(
         monotone: Write progress that never falls: the furthest that the episode has come.
         anyway: Write labels even if they are no better than a constant.
         overwrite: Replace existing labels.
+        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
 
     Returns:
         The file or folder that was written.
@@ -145,7 +148,8 @@ def label(
     """
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
-    store = open_dataset(data)
+    store = open_dataset(data, dialect=dialect)
+    first = camera_names(None, store.cameras)  # data without images are refused
     target = _target(data, str(model), out, feature, overwrite)
     for camera in cameras:
         check_camera(camera, store.cameras)
@@ -153,8 +157,8 @@ def label(
     own, names = [info.instruction for info in store.episodes], [f"{data}, episode {number}" for number in every]
     texts = given_instructions(own, names, instruction, text_file) if image is None else []
     parts = target.with_name(f".{target.name}.parts")
-    views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
-    job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
+    views = tuple(cameras) or _trained_views(Path(model), store) or first
+    job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size, dialect)
     labeller = Labeller(job, store)
     calibration = labeller.calibration
     if not anyway:
@@ -336,7 +340,7 @@ class Labeller:
 
 def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Block], bytes]:
     """Open model and data in another process, and return the function `work` of a `Labeller`."""
-    return Labeller(job, open_dataset(job.data), targets).work
+    return Labeller(job, open_dataset(job.data, dialect=job.dialect), targets).work
 
 
 def _require_worth(model: str, calibration: Calibration, *, monotone: bool) -> None:

@@ -39,11 +39,13 @@ class OfflineDataConfig(FrozenConfig):
     Attributes:
         goals: `coordinates` reads the goal coordinates if the data separate them from the state (`achieved_goal`);
             `state` takes whole states as goals.
+        dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
         eval_episodes: Number of episodes in one evaluation, if an environment is given.
         eval_envs: Number of environments that evaluate in parallel.
     """
 
     goals: Literal["coordinates", "state"] = "coordinates"
+    dialect: str | None = None
     eval_episodes: int = free(20, ge=1)
     eval_envs: int = free(2, ge=1)
 
@@ -195,13 +197,16 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
     if isinstance(data, EpisodeStore):
         return replay_from_store(data)
     path = Path(data).expanduser()
+    minari = is_minari(path / "train") or is_minari(path) or not path.exists()
+    expected = "none: Minari's data sets have no dialects"
+    require(not minari or config.dialect is None, "data.dialect", repr(config.dialect), expected, "leave it out")
     if is_minari(path / "train"):
         return load_minari(path / "train", goals=config.goals)
-    if is_minari(path) or not path.exists():
+    if minari:
         return load_minari(str(data), goals=config.goals)
     if recognise(path).name == "ogbench":
-        return replay_from_store(open_dataset(path, split="train"), bounds=(-1, 1))
-    return replay_from_store(open_dataset(path))
+        return replay_from_store(open_dataset(path, split="train", dialect=config.dialect), bounds=(-1, 1))
+    return replay_from_store(open_dataset(path, dialect=config.dialect))
 
 
 def recorded_evaluation(data: str | Path) -> dict[str, Any]:

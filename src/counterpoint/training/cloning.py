@@ -51,6 +51,7 @@ class DemonstrationsConfig(FrozenConfig):
         episodes: Number of demonstrations; all by default.
         decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
         cache: Folder of training stores; by default the user's cache folder.
+        dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
     """
 
     camera: str | tuple[str, ...] | None = None
@@ -60,6 +61,7 @@ class DemonstrationsConfig(FrozenConfig):
     episodes: int | None = Field(default=None, ge=1)
     decode: Decode = free("once")
     cache: str | None = free(None)
+    dialect: str | None = None
 
 
 class RolloutsConfig(FrozenConfig):
@@ -215,7 +217,8 @@ def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsC
     """
     source = data
     if not isinstance(source, EpisodeStore):
-        source = open_dataset(Path(source), split=config.split if split_names(Path(source)) else None)
+        split = config.split if split_names(Path(source)) else None
+        source = open_dataset(Path(source), split=split, dialect=config.dialect)
     instruction = config.instruction
     chosen = [n for n, info in enumerate(source.episodes) if instruction is None or info.instruction == instruction]
     wanted = config.episodes or max(1, len(chosen))

@@ -26,6 +26,7 @@ def compare(
     cameras: Names = (),
     max_videos: int = 100,
     device: Computes = "cpu",
+    dialect: Name = None,
     overrides: PythonOnly[Mapping[str, Any] | None] = None,
 ) -> Path:
     """Compare rewards on the same videos, next to controls: OUT/compare.html and OUT/compare.json with intervals.
@@ -48,6 +49,7 @@ def compare(
         cameras: Cameras whose rewards are averaged; by default those of the runs' training.
         max_videos: Maximum number of videos; larger sets are sampled at random.
         device: The device that trains and computes, such as cuda.
+        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
         overrides: Dotted keys of the recipes and their values.
 
     Returns:
@@ -69,13 +71,14 @@ def compare(
         kind = load_recipe(recipe, overrides, data=[data]).kind
         hint = "`counterpoint recipes` lists their kinds"
         require(kind == "clips", f"recipe {recipe!r}", f"kind {kind!r}", "a recipe of instructed clips", hint)
+    own = dict(overrides or {}) | ({} if dialect is None else {"data.dialect": dialect})
     trained: dict[str, list[str]] = {name: [] for name in names}
     for seed in range(seeds):
         for name, recipe in zip(names, recipes, strict=True):
             run = out / "runs" / f"{name}-{seed}"
             if not (run / "model" / "config.json").is_file():
                 print(f"Training {name}, seed {seed}", flush=True)
-                train(recipe, data, run, overrides={**(overrides or {}), "train.seed": seed}, device=device)
+                train(recipe, data, run, overrides={**own, "train.seed": seed}, device=device)
             trained[name].append(str(run))
     options: dict[str, Any] = {"split": split, "cameras": cameras, "max_videos": max_videos, "device": device}
-    return compare_command({**trained, **rewards}, data, out, **options)
+    return compare_command({**trained, **rewards}, data, out, dialect=dialect, **options)

@@ -40,18 +40,20 @@ class SplitsConfig(FrozenConfig):
         decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
             `always` is meant for data larger than the disk, or for objectives that read few frames per clip.
         cache: Folder of training stores; by default the user's cache folder.
+        dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
     """
 
     train_split: str | None = "train"
     val_split: str | None = "val"
     decode: Decode = free("once")
     cache: str | None = free(None)
+    dialect: str | None = None
 
     def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
         """Return a data set's training episodes and, if it has any, its validation episodes."""
         split = validation_split(path, self.val_split)
-        train = open_dataset(path, split=self.train_split if split_names(path) else None)
-        return train, None if split is None else open_dataset(path, split=split)
+        train = open_dataset(path, split=self.train_split if split_names(path) else None, dialect=self.dialect)
+        return train, None if split is None else open_dataset(path, split=split, dialect=self.dialect)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from counterpoint.data.cache import cached
 from counterpoint.formats.minari.writer import write_minari
-from tests.formats.hdf5.made import write_libero, write_robomimic
+from tests.formats.hdf5.made import (
+    write_aloha,
+    write_isaaclab,
+    write_libero,
+    write_low_dim,
+    write_regenerated,
+    write_robocasa,
+    write_robomimic,
+)
 from tests.formats.made import (
     memory_store,
     write_epic,
@@ -76,6 +84,18 @@ def write_libero_task(root: Path) -> Path:
     return root
 
 
+def write_one_of_isaaclab(root: Path) -> Path:
+    """Write a file of IsaacLab."""
+    root.mkdir()
+    return write_isaaclab(root / "dataset.hdf5")
+
+
+def write_regenerated_task(root: Path) -> Path:
+    """Write a regenerated task of LIBERO."""
+    write_regenerated(root / "turn_on_the_stove_demo.hdf5")
+    return root
+
+
 def write_drq_replay(root: Path) -> Path:
     """Write a replay buffer of DrQ-v2."""
     write_drq(root)
@@ -106,6 +126,11 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "epic": write_epic,
     "robomimic": write_hdf5,
     "libero": write_libero_task,
+    "libero, regenerated": write_regenerated_task,
+    "isaaclab": write_one_of_isaaclab,
+    "aloha": write_aloha,
+    "robomimic, low_dim": lambda root: write_low_dim(root / "low_dim.hdf5").parent,
+    "robocasa": lambda root: write_robocasa(root / "robocasa.hdf5").parent,
     "minari": write_goals,
     "drq": write_drq_replay,
     "ogbench": write_ogbench_file,

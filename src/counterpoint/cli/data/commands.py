@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
+from counterpoint.cli.data.alignment import alignment_of, measure
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.resize import resize
@@ -21,7 +22,7 @@ from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames,
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
-from counterpoint.flags import Number
+from counterpoint.flags import Name, Number
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.base import Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
@@ -37,17 +38,19 @@ DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown
 
 
-def info(path: Positional[DataSet]) -> None:
+def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bool = False) -> None:
     """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes.
 
     Time: a second or two, since no video is decoded beyond its first frame. Disk: nothing.
 
     Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
-            Minari data set, or a training store.
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, IsaacLab, ALOHA, DrQ-v2, RLBench, RLDS,
+            Diffusion Policy or Minari data set, or a training store.
+        dialect: The dialect of HDF5 files that do not tell it.
+        check_alignment: Also measure whether the action of each step is the one that leads to the next state.
     """
     for found in data_sets(url_of(path) or path):
-        _describe(found)
+        _describe(found, dialect, check_alignment)
 
 
 def data_sets(path: str | Path) -> list[str | Path]:
@@ -69,14 +72,16 @@ def data_sets(path: str | Path) -> list[str | Path]:
     return [path]
 
 
-def _describe(path: str | Path) -> None:
+def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> None:
     console = Console()
     if is_minari(path):
-        from counterpoint.formats.minari.reader import describe_minari  # minari is an optional dependency
+        _require_none(path, dialect)
+        from counterpoint.formats.minari.reader import describe_minari, vectors_of  # minari is an optional dependency
 
-        _print_facts(console, path, describe_minari(Path(path)))
+        measured = {"alignment": str(measure(vectors_of(Path(path))))} if check_alignment else {}
+        _print_facts(console, path, describe_minari(Path(path)) | measured)
         return
-    store = open_dataset(path)
+    store = open_dataset(path, dialect=dialect)
     lengths = [episode.length for episode in store.episodes]
     actions, state = store.actions(0), store.state(0)
     rates = sorted({round(episode.fps, 2) for episode in store.episodes})
@@ -91,7 +96,7 @@ def _describe(path: str | Path) -> None:
         "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
-        "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store).items()) or "none",
+        "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store, dialect).items()) or "none",
         "success": f"{np.mean(known):.0%} of {len(known)} episodes that say" if known else "not recorded",
     }
     if isinstance(store, Reader):
@@ -102,6 +107,7 @@ def _describe(path: str | Path) -> None:
     if scripts:
         named = ", ".join(f"{script} in {count}" for script, count in scripts.most_common())
         facts["other scripts"] = f"{named} of {len(lengths)} instructions; the default text encoders know English"
+    facts |= {"alignment": str(alignment_of(store))} if check_alignment else {}
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
@@ -124,27 +130,33 @@ def other_scripts(text: str) -> set[str]:
     return found
 
 
-def doctor(path: Positional[DataSet]) -> int:
-    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 if any is found.
+def doctor(path: Positional[DataSet], *, dialect: Name = None) -> int:
+    """Look for damage: timestamps, counts, statistics, images, masks, shifted actions. Exit code 2 if any is found.
 
     Time on two cores: every frame is decoded, 4,500 a second at 112 pixels. Disk: nothing.
 
     Args:
         path: A data set of any format, or a training store.
+        dialect: The dialect of HDF5 files that do not tell it.
 
     Returns:
         The exit code: 0 clean, 2 with findings.
     """
-    return max(_diagnose(found) for found in data_sets(url_of(path) or path))
+    return max(_diagnose(found, dialect) for found in data_sets(url_of(path) or path))
 
 
-def _diagnose(path: str | Path) -> int:
+def _require_none(path: str | Path, dialect: str | None) -> None:
+    require(dialect is None, "--dialect", repr(dialect), f"none for {path}: Minari has no dialects", "leave it out")
+
+
+def _diagnose(path: str | Path, dialect: str | None) -> int:
     if is_minari(path):
-        from counterpoint.formats.minari.reader import examine_minari  # minari is an optional dependency
+        _require_none(path, dialect)
+        from counterpoint.formats.minari.reader import examine_minari, vectors_of  # minari is an optional dependency
 
-        findings = examine_minari(Path(path))
+        findings = examine_minari(Path(path)) or list(measure(vectors_of(Path(path))).finding(path))
     else:
-        findings = examine(path)
+        findings = examine(path, dialect)
     console = Console()
     if not findings:
         console.print(Text(f"{path}: nothing wrong"), soft_wrap=True)
@@ -167,6 +179,7 @@ def convert(
     *,
     size: Number = None,
     fps: Number = None,
+    dialect: Name = None,
 ) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
@@ -182,12 +195,13 @@ def convert(
         out: The folder to write; must not exist.
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
         fps: Frames a second to write, if the rates of the episodes differ; by default the episodes' own rate, rounded.
+        dialect: The dialect of HDF5 files that do not tell it.
 
     Raises:
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
     """
-    store: EpisodeStore = open_dataset(path)
-    splits, fingerprint = _splits(path, store), store.fingerprint
+    store: EpisodeStore = open_dataset(path, dialect=dialect)
+    splits, fingerprint = _splits(path, store, dialect), store.fingerprint
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
     if isinstance(store, Hdf5Store):
         store, splits = _train_first(store)
@@ -229,7 +243,7 @@ def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> N
     console.print(table)
 
 
-def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
+def _splits(path: str | Path, store: EpisodeStore, dialect: str | None) -> dict[str, str]:
     """Return each split's episodes as "a:b", a to b - 1; for HDF5, whose splits are scattered, their number."""
     if isinstance(store, LeRobotStore):
         return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
@@ -237,7 +251,7 @@ def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
         return {name: f"({len(episodes)} episodes)" for name, episodes in store.splits.items()}
     splits, first = {}, 0
     for name in split_names(path):
-        stop = first + len(open_dataset(path, split=name).episodes)
+        stop = first + len(open_dataset(path, split=name, dialect=dialect).episodes)
         splits[name], first = f"{first}:{stop}", stop
     return splits
 
@@ -245,7 +259,10 @@ def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
 def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
     """Return episodes in the order `train`, `valid`, rest, and the ranges of `train` and `valid`; drop other splits."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
-    if not train or set(train) & set(valid):
+    if not train:
+        return store, {}
+    if shared := sorted(set(train) & set(valid)):
+        print(f"The splits are left out, since train and valid share the episodes {', '.join(map(str, shared))}")
         return store, {}
     rest = sorted(set(range(len(store.episodes))) - {*train, *valid})
     splits = {"train": f"0:{len(train)}"}

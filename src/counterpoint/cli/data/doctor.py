@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.cli.data.alignment import alignment_of
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import examine_masks
@@ -37,8 +38,12 @@ _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
 
-def examine(path: str | Path) -> list[BadInputError]:
+def examine(path: str | Path, dialect: str | None = None) -> list[BadInputError]:
     """Examine a data set of any format, or a training store, to the last frame.
+
+    Args:
+        path: The data set.
+        dialect: The dialect of HDF5 files that do not tell it.
 
     Returns:
         One finding for each fault; none for a sound data set.
@@ -49,24 +54,26 @@ def examine(path: str | Path) -> list[BadInputError]:
     path = located(path)
     if recognise(path).name == "training_store":
         try:
-            return CachedStore(path).damage()
+            kept = CachedStore(path)
+            return [*kept.damage(), *alignment_of(kept).finding(path)]
         except BadInputError as error:
             return [error]
     try:
-        findings, store = in_worker(_examine_tables, path, timeout=_PATIENCE)
+        findings, store = in_worker(_examine_tables, path, dialect, timeout=_PATIENCE)
     except BadInputError as error:  # the worker died
         return [error]
     return findings if store is None else [*findings, *_decode_all(path, store)]
 
 
-def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | None]:
+def _examine_tables(path: Path, dialect: str | None = None) -> tuple[list[BadInputError], EpisodeStore | None]:
     """Return the faults that are found without decoding, and a store of the episodes that can be opened."""
     findings = examine_lerobot(path) if recognise(path).name == "lerobot" else []
     try:
-        store = open_dataset(path, on_bad_row=findings.append)
+        store = open_dataset(path, dialect=dialect, on_bad_row=findings.append)
     except BadInputError as error:
         return findings + [error] * (error.where not in {finding.where for finding in findings}), None
     findings += store.findings() if isinstance(store, Reader) else ()
+    findings += alignment_of(store).finding(path)
     return findings, store
 
 

@@ -1,20 +1,22 @@
-"""The layout of robomimic's and LIBERO's HDF5 files, read without decoding an image.
+"""The layouts of HDF5 files of demonstrations, read without decoding an image.
 
 ::
 
     data            attributes: total; env_args (JSON: env_name, type, env_kwargs); in LIBERO also problem_info (JSON:
                     language_instruction), bddl_file_name, macros_image_convention
-    data/demo_I     attributes: num_samples, model_file
-        actions     [T, A] in [-1, 1]
+    data/demo_I     attributes: num_samples, model_file; in robocasa ep_meta (JSON: lang); in IsaacLab success
+        actions     [T, A]
         rewards, dones                  [T]
-        states      simulator states [T, n]
+        states      simulator states [T, n]; a group in IsaacLab
         obs/KEY     images uint8 [T, H, W, 3], proprioception [T, n]
         obs/KEY_mask                    added by this library: robot masks uint8 [T, H, W, 1], 255 on the robot
         next_obs/KEY                    (robomimic; not read, because it is obs one step later)
     mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
 
-LIBERO's images are stored as OpenGL returns them, the bottom row first, unless `macros_image_convention` is "opencv".
-Its recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is the result of action t.
+ALOHA and ACT keep one demonstration in each file, at its top: `action` [T, A], `observations/qpos` [T, S] and
+`observations/images/CAMERA`, uint8 [T, H, W, 3] or, compressed, [T, bytes] with zeros behind each image.
+
+The parts have the same meaning in all files but for what a `Dialect` says.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -44,14 +46,9 @@ from counterpoint.formats.boundary import (
     parsing,
     require_size,
 )
+from counterpoint.formats.hdf5.dialects import DIALECTS, Dialect, Form, Outline, dialect_of, is_image, is_packed
 from counterpoint.formats.tar import indexed
 
-CONTROL_HZ = 20.0
-"""Actions a second if `env_args` does not say; robomimic and LIBERO use no other rate."""
-ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
-"""Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
-LIBERO_STATE = ("gripper_states", "joint_states")
-"""Proprioception: two gripper joints and seven joint angles, the observations of LIBERO's own policies."""
 INSTRUCTIONS = {
     "Lift": "lift the cube",
     "PickPlaceCan": "put the can in its bin",
@@ -65,13 +62,13 @@ HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHan
 """Steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
 _IMAGE = "_image"  # ending of the keys of robomimic's images
 _GYM = 2  # env_args["type"] of environments whose rewards do not say success
-_EXPECTED = "an HDF5 file of robomimic or LIBERO"
+_EXPECTED = "an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA"
 _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 
 def instruction_of(env_name: str) -> str:
     """Return an environment's instruction; if none is known, the words of its name: `Stack_D0` gives "stack"."""
-    plain = re.sub(r"_D\d+$", "", env_name)  # MimicGen's variants of one task
+    plain = re.sub(r"_D\d+$|^Isaac-|-v\d+$", "", env_name)  # MimicGen's variants of one task; IsaacLab's names
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", plain)
     return INSTRUCTIONS.get(plain) or " ".join(word.lower() for word in words)
 
@@ -227,10 +224,10 @@ def _text(value: Any) -> str:
 class Demo:
     """One demonstration."""
 
-    name: str  # demo_I
+    name: str  # demo_I; empty if the file is one demonstration
     length: int  # T, the rows in the file
     instruction: str  # its own instruction; empty if it has none
-    success: bool | None  # True if a reward says that the task was solved; `None` if rewards do not record success
+    success: bool | None  # `None` if the file does not record success
     rewarded: bool
 
 
@@ -239,63 +236,132 @@ class FileLayout:
     """One file."""
 
     path: Path
+    dialect: Dialect
+    facts: tuple[str, ...]  # that told the dialect; empty if the user named it
     fps: float
+    rate_recorded: bool
     instruction: str  # empty if only the environment's name says what was done
     env_name: str
     cameras: tuple[str, ...]  # of images, then of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`
     state: tuple[str, ...]  # keys of proprioception, in the order in which they are joined
     objects: bool  # True where `obs/object` holds the state of the surroundings
     bottom_first: bool  # images have their bottom row first
-    lead: int  # number of rows by which an action precedes its observation: 1 in LIBERO, 0 in robomimic
+    unread: tuple[str, ...]  # parts of the first demonstration that are not read
+    names: frozenset[str]  # of all demonstrations, also of those that cannot be used
     demos: tuple[Demo, ...]  # in the order of their numbers
     masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
 
+    @property
+    def dialects(self) -> tuple[str]:
+        """The dialect's name."""
+        return (self.dialect.name,)
 
-def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
+
+def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLayout:
     """Read the layout of a file and of every demonstration in it.
 
     Demonstrations that cannot be used are reported to `on_bad_row` and left out.
 
     Raises:
-        BadInputError: When the file is damaged, has no demonstrations, or none has images.
+        BadInputError: When the file is damaged, has no demonstrations, or its facts do not tell a dialect and `dialect`
+            names none.
     """
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
-        data = _data_group(path, file)
-        names = [name for name in data if _is_demo(name, data[name])]
-        names.sort(key=lambda name: (int((re.findall(r"\d+$", name) or [-1])[0]), name))  # demo_2 before demo_10
-        if not names:
-            raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
-        args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
-        every = (data[name].get("obs") for name in names if _is_group(data[name]))
-        observed: Any = next((group for group in every if _is_group(group)), {})
-        images = [key for key in observed if _is_image(observed[key], 3)]
-        masks = [mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)]
-        cameras, found = (*images, *masks), f"no images among the observations {sorted(observed)}"
-        hint = "take the data set's image version, or render images with robomimic's dataset_states_to_obs.py"
-        require(images, path, found, "at least one camera: obs/KEY as uint8 [T, H, W, 3]", hint)
-        libero = bool(problem) or "agentview_rgb" in cameras
-        state = tuple(_state_keys(observed))
-        kwargs = as_mapping(args.get("env_kwargs") or {})
+        groups = _demonstrations(path, file)
+        first: Any = next(filter(_is_group, groups.values()), {})
+        top = first == file
+        attributes = file.attrs if top else file["data"].attrs
+        args, problem = _json(path, attributes, "env_args"), _json(path, attributes, "problem_info")
+        spoken, facts = dialect_of(path, _outline(file, attributes, args, groups), dialect)
+        expected = f"{'action and observations there' if spoken.top else 'a group data'}, as in {spoken.title}"
+        hint = f"name one of {', '.join(name for name, other in DIALECTS.items() if other.top == top)}, or none"
+        require(spoken.top == top, path, f"the names {sorted(file)} at the top", expected, hint)
+        observed, pictures = _group(groups, spoken.obs), _group(groups, spoken.images)
+        shaped = is_packed if spoken.packed else is_image
+        images = [key for key, part in pictures.items() if _holds_numbers(part) and shaped(_form(part))]
+        masks = [mask for mask in map(mask_camera, images) if _is_mask(observed.get(obs_key(mask)))]
+        kwargs, state = as_mapping(args.get("env_kwargs") or {}), spoken.state_keys(observed)
+        rate = _recorded_rate(path, args, kwargs)
+        parts: dict[str, Callable[[Form], bool] | None] = {f"{spoken.images}/{key}": shaped for key in images}
+        parts |= {f"{spoken.obs}/{obs_key(mask)}": _is_mask_form for mask in masks}
+        parts |= {f"{spoken.obs}/{key}": None for key in (*state, *({"object"} & set(observed)))}
         solved = None if args.get("type") == _GYM else as_number(kwargs.get("reward_scale") or 1.0)
-        fps = as_number(kwargs.get("control_freq") or CONTROL_HZ)
-        require(fps > 0, f"{path}, env_args", f"control_freq {fps:g}", "actions a second above 0", "correct it")
-        parts = (*map(obs_key, cameras), *state, *(["object"] if "object" in observed else []))
-        demos = read_each(
-            names, lambda name: _demo(f"{path}, {name}", data[name], name, cameras, parts, solved, libero), on_bad_row
-        )
+        reads = _Reads(spoken, parts, solved)
+        demos = read_each(groups, lambda name: _demo(path, name, groups[name], reads), on_bad_row)
         return FileLayout(
             path=path,
-            fps=fps,
-            instruction=_instruction(path, kwargs, problem, libero),
+            dialect=spoken,
+            facts=facts,
+            fps=rate or spoken.fps,
+            rate_recorded=rate is not None,
+            instruction=_instruction(path, kwargs, problem, spoken),
             env_name=str(args.get("env_name", "")),
-            cameras=cameras,
+            cameras=(*images, *masks),
             state=state,
             objects="object" in observed,
-            bottom_first=libero and str(data.attrs.get("macros_image_convention", "opengl")) != "opencv",
-            lead=int(libero),
+            bottom_first=spoken.bottom_first and _text(attributes.get("macros_image_convention", "")) != "opencv",
+            unread=tuple(_unread(first, {*parts, spoken.actions, "rewards"})),
+            names=frozenset(groups),
             demos=tuple(demo for _, demo in demos),
             masks=read_masks(path, file),
         )
+
+
+def _demonstrations(path: Path, file: Any) -> dict[str, Any]:
+    """Return the demonstrations of a file by name, in the order of their numbers."""
+    if "data" not in file and "action" in file and "observations" in file:
+        return {"": file}
+    data = _data_group(path, file)
+    names = [name for name in data if _is_demo(name, data[name])]
+    names.sort(key=lambda name: (int((re.findall(r"\d+$", name) or [-1])[0]), name))  # demo_2 before demo_10
+    if not names:
+        raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
+    return {name: data[name] for name in names}
+
+
+def _group(groups: Mapping[str, Any], name: str) -> Any:
+    """Return a group of the first demonstration that has it; empty if none has."""
+    every = (group.get(name) for group in groups.values() if _is_group(group))
+    return next((group for group in every if _is_group(group)), {})
+
+
+def _outline(file: Any, attributes: Any, args: Mapping[str, Any], groups: Mapping[str, Any]) -> Outline:
+    demo: Any = next(filter(_is_group, groups.values()), None)
+    top = demo == file
+    observed, images = _group(groups, "observations" if top else "obs"), _group(groups, "observations/images")
+    return Outline(
+        top=frozenset(file),
+        attributes=frozenset(attributes),
+        args=args,
+        parts={} if demo is None else {name: _is_group(demo[name]) for name in demo},
+        demo_attributes=frozenset(() if demo is None else demo.attrs),
+        observed={key: _form(part) for key, part in observed.items() if _holds_numbers(part)},
+        images={key: _form(part) for key, part in images.items() if _holds_numbers(part)} if top else {},
+    )
+
+
+def _recorded_rate(path: Path, args: Mapping[str, Any], kwargs: Mapping[str, Any]) -> float | None:
+    """Return actions a second as robosuite (`control_freq`) or IsaacLab (`sim_args`) records them."""
+    simulated = as_mapping(args.get("sim_args") or {})
+    if kwargs.get("control_freq"):
+        rate, found = as_number(kwargs["control_freq"]), "control_freq"
+    elif "dt" in simulated:
+        step, found = as_number(simulated["dt"]) * as_number(simulated.get("decimation", 1)), "sim_args: steps a second"
+        rate = 1 / step
+    else:
+        return None
+    require(rate > 0, f"{path}, env_args", f"{found} {rate:g}", "actions a second above 0", "correct it")
+    return rate
+
+
+def _unread(group: Any, read: Collection[str], above: str = "") -> Iterator[str]:
+    """Yield the parts of a demonstration of which nothing is read."""
+    for name in group:
+        place = f"{above}{name}"
+        if any(part.startswith(f"{place}/") for part in read):
+            yield from _unread(group[name], read, f"{place}/")
+        elif place not in read:
+            yield place
 
 
 def _is_demo(name: str, part: Any) -> bool:
@@ -303,53 +369,70 @@ def _is_demo(name: str, part: Any) -> bool:
     return bool(re.fullmatch(r"demo_\d+", name)) or (_is_group(part) and ("actions" in part or "obs" in part))
 
 
-def _demo(
-    where: str,
-    group: Any,
-    name: str,
-    cameras: tuple[str, ...],
-    observed: tuple[str, ...],
-    solved: float | None,
-    libero: bool,
-) -> Demo:
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The parts of each demonstration that are read, with the test of each image's form."""
+
+    dialect: Dialect
+    parts: Mapping[str, Callable[[Form], bool] | None]
+    solved: float | None
+
+
+def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
     """Check that a demonstration has every part, and that each part has one entry per step."""
-    with parsing(where, "a demonstration of robomimic or LIBERO"):
+    dialect, where = reads.dialect, demo_place(path, name)
+    with parsing(where, f"a demonstration of {dialect.title}"):
         if not _is_group(group):
             raise damaged(where, type(group).__name__, "a group")
-        parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
+        parts = {key: group.get(key) for key in (dialect.actions, *reads.parts)}
         missing = [key for key, part in parts.items() if part is None]
         if missing:
             raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
-        parts |= {key: group[key] for key in ("rewards", "dones", "states") if key in group}
+        extra = {key: group[key] for key in ("rewards", "dones", "states") if key in group}
+        parts |= {key: part for key, part in extra.items() if key != "states" or not _is_group(part)}
         odd = [key for key, part in parts.items() if not _holds_numbers(part)]
         if odd:
             raise damaged(f"{where}, {odd[0]}", f"{group[odd[0]]!r}"[:80], "an array of numbers")
-        images = [f"obs/{obs_key(camera)}" for camera in cameras]
-        odd = [key for key in images if not (_is_image(parts[key], 3) or _is_image(parts[key], 1))]
+        odd = [key for key, fits in reads.parts.items() if fits is not None and not fits(_form(parts[key]))]
         if odd:
             found = f"{parts[odd[0]].dtype} {list(parts[odd[0]].shape)}"
             raise damaged(f"{where}, {odd[0]}", found, "uint8 [T, H, W, 3], or [T, H, W, 1] of a mask")
-        if parts["actions"].ndim != 2 or parts["actions"].shape[0] == 0:
-            raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
-        length = int(parts["actions"].shape[0])
+        actions = parts[dialect.actions]
+        if actions.ndim != 2 or actions.shape[0] == 0:
+            raise damaged(f"{where}, {dialect.actions}", f"{actions.shape}", "[T, A] with at least one step")
+        length = int(actions.shape[0])
         lengths = {key: int(part.shape[0]) for key, part in parts.items()}
         lengths |= {"num_samples": as_whole(group.attrs.get("num_samples", length))}
         differing = ", ".join(f"{key} {count}" for key, count in lengths.items() if count != length)
         if differing:
-            raise damaged(where, f"lengths that disagree: actions {length}, {differing}", "one entry a step")
-        if length <= int(libero):
+            raise damaged(where, f"lengths that disagree: {dialect.actions} {length}, {differing}", "one entry a step")
+        if length <= dialect.lead:
             raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
         words = str(_json(where, group.attrs, "ep_meta").get("lang") or "")  # robocasa's
-        rewards = as_numbers(group["rewards"][()]) if "rewards" in group else None
-        success = None if rewards is None or solved is None else bool(rewards.max() >= solved - 1e-6)
-        return Demo(name, length, words, success, rewards is not None)
+        return Demo(name, length, words, _success(group, reads), "rewards" in parts)
 
 
-def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], libero: bool) -> str:
-    """Return the instruction in a LIBERO file's name, or the one stored in the file.
+def demo_place(path: Path, name: str) -> str:
+    """Return the place of a demonstration for errors."""
+    return f"{path}, {name}" if name else str(path)
 
-    The two differ in 29 of LIBERO's 130 tasks; LIBERO's benchmark uses the name.
+
+def _success(group: Any, reads: _Reads) -> bool | None:
+    if reads.dialect.success == "attribute":
+        return bool(group.attrs["success"]) if "success" in group.attrs else None
+    if reads.dialect.success == "nothing" or reads.solved is None or "rewards" not in group:
+        return None
+    return bool(as_numbers(group["rewards"][()]).max() >= reads.solved - 1e-6)
+
+
+def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], dialect: Dialect) -> str:
+    """Return the instruction stored in a file, or the one in the name of LIBERO's file or of ALOHA's folder.
+
+    LIBERO's name and stored words differ in 29 of its 130 tasks; LIBERO's benchmark uses the name.
     """
+    if dialect.words == "folder":
+        return re.sub(r"[_\-\s]+", " ", path.resolve().parent.name).strip()
+    libero = dialect.words == "file"
     if libero and path.stem.endswith("_demo"):
         return instruction_from_name(path.stem)
     words = problem.get("language_instruction") or kwargs.get("lang")
@@ -372,16 +455,18 @@ def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
     }
 
 
-def _state_keys(observed: Any) -> list[str]:
-    robots = sorted({key.split("_", 1)[0] for key in observed if re.match(r"robot\d+_", key)})
-    keys = [f"{robot}_{part}" for robot in robots for part in ROBOMIMIC_STATE] or list(LIBERO_STATE)
-    return [key for key in keys if key in observed]
-
-
 def obs_key(camera: str) -> str:
-    """Return a camera's key under `obs`: the mask of `agentview_image` has the key `agentview_mask` there."""
+    """Return a camera's key in its group: the mask of `agentview_image` has the key `agentview_mask` there."""
     return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
 
 
-def _is_image(values: Any, channels: int) -> bool:
-    return _holds_numbers(values) and values.ndim == 4 and values.shape[-1] == channels and values.dtype == "uint8"
+def _form(part: Any) -> Form:
+    return str(part.dtype), tuple(part.shape)
+
+
+def _is_mask_form(form: Form) -> bool:
+    return is_image(form, 1)
+
+
+def _is_mask(part: Any) -> bool:
+    return _holds_numbers(part) and _is_mask_form(_form(part))

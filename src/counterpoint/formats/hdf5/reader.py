@@ -1,9 +1,9 @@
-"""The reader of robomimic's and LIBERO's HDF5 data sets: a file, or a folder of files."""
+"""The reader of demonstrations in HDF5, in any of `DIALECTS`: a file, or a folder of files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split, rows_of
-from counterpoint.formats.boundary import parsing
-from counterpoint.formats.hdf5.files import instructions, obs_key, open_hdf5, read_masks, scan
+from counterpoint.errors import BadInputError
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split, rows_of, stack_images
+from counterpoint.formats.boundary import decode_image, parsing
+from counterpoint.formats.hdf5.files import FileLayout, demo_place, instructions, obs_key, open_hdf5, read_masks, scan
 from counterpoint.formats.kinds import hdf5_files
 
 _OPEN = 64  # maximum number of files held open; LIBERO-90 has 90
@@ -30,23 +31,25 @@ def hdf5_splits(path: Path) -> tuple[str, ...]:
 
 
 class Hdf5Store(Reader):
-    """Demonstrations of robomimic or LIBERO, read from the disk on demand.
+    """Demonstrations of robomimic, LIBERO, IsaacLab or ALOHA, read from the disk on demand.
 
-    Images are turned upright. State is the robot's own: end effector position, quaternion and gripper joints
-    (robomimic), gripper joints and joint angles (LIBERO). A demonstration counts as a success if a reward reaches 1: in
-    both, that happens when the task is solved. Files of a folder that share an environment and record no instruction
-    are separate tasks; the instruction of each is taken from its file's name.
+    The dialect says where the parts of a demonstration are and what they mean; see `Dialect`. Images are turned
+    upright. A demonstration counts as a success if a reward reaches 1 (robomimic, LIBERO) or its attribute says so
+    (IsaacLab); ALOHA records no success. Files of a folder that share an environment and record no instruction are
+    separate tasks; the instruction of each is taken from its file's name.
 
-    Action t is the action taken on image t, as everywhere in this library. robomimic's files follow this rule. LIBERO's
-    recorder took image t after action t (`scripts/create_dataset.py`), so T rows give T - 1 steps: images and state of
-    rows 0 ... T-2 with actions and rewards of rows 1 ... T-1. The last image, which shows the finished task, has no
-    action and is left out. LIBERO's own policies are trained on the file's rows, which pair an action with its result.
+    Action t is the action taken on image t, as everywhere in this library. LIBERO's recorder took image t after action
+    t (`scripts/create_dataset.py`), so T rows give T - 1 steps: images and state of rows 0 ... T-2 with actions and
+    rewards of rows 1 ... T-1. The last image, which shows the finished task, has no action and is left out. LIBERO's
+    own policies are trained on the file's rows, which pair an action with its result. The other dialects look first,
+    then act.
 
     Files are opened by the process that reads them, so a store may be used before and after a fork.
 
     Args:
-        path: A file, or a folder of files (LIBERO has one file per task).
+        path: A file, or a folder of files (LIBERO has one file per task, ALOHA one per demonstration).
         split: A subset of `mask`; by default every demonstration.
+        dialect: A name of `DIALECTS`; by default the dialect that the facts of the file tell.
         on_bad_row: Called for each file or demonstration that cannot be used and is left out; by default the first one
             raises.
 
@@ -54,53 +57,86 @@ class Hdf5Store(Reader):
         splits: For each subset, the numbers of its episodes in the store; `train` and `valid` first.
 
     Raises:
-        BadInputError: When a file is damaged, has no images, refers to other files, lengths disagree, or files differ
-            in their cameras.
+        BadInputError: When a file is damaged, refers to other files or does not tell its dialect, lengths disagree, or
+            files differ in their cameras or dialects.
         MissingExtraError: When `h5py` is not installed.
     """
 
-    def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        split: str | None = None,
+        dialect: str | None = None,
+        on_bad_row: OnBadRow = raise_error,
+    ) -> None:
         self.path, self.split = Path(path), split
-        files = hdf5_files(self.path)
-        layouts = read_alike(files, lambda file: scan(file, on_bad_row), on_bad_row, "cameras", "state")
+        files, alike = hdf5_files(self.path), ("cameras", "state", "dialects")
+        layouts = read_alike(files, lambda file: scan(file, on_bad_row, dialect), on_bad_row, *alike)
         subsets = _in_order(name for layout in layouts for name in layout.masks)
         require_split(path, split, subsets)
         every = [(layout, demo) for layout in layouts for demo in layout.demos]
+        self._layouts = layouts
         self._demos = [(f, d) for f, d in every if split is None or d.name in f.masks.get(split, ())]
         self.cameras = layouts[0].cameras if layouts else ()
         words = instructions(layouts)
         self.episodes = tuple(
-            EpisodeInfo(demo.length - file.lead, demo.instruction or words[file.path], file.fps, demo.success)
+            EpisodeInfo(demo.length - file.dialect.lead, demo.instruction or words[file.path], file.fps, demo.success)
             for file, demo in self._demos
         )
         self.splits = {
             name: tuple(n for n, (f, d) in enumerate(self._demos) if d.name in f.masks.get(name, ()))
             for name in subsets
         }
-        self.names = [f"{file.path}, {demo.name}" for file, demo in self._demos]
+        self.names = [demo_place(file.path, demo.name) for file, demo in self._demos]
         self.files = [layout.path for layout in layouts]
-        self.identity = split, [layout.lead for layout in layouts]
+        self.identity = split, [layout.dialect.lead for layout in layouts], *filter(None, [dialect])
+        self.rate_recorded = all(layout.rate_recorded for layout in layouts)
         self._open: dict[Path, Any] = {}
         self._owner = os.getpid()
+        if layouts:
+            self.left_out, spoken = layouts[0].unread, layouts[0].dialect
+            reason = f"recognised by {'; '.join(layouts[0].facts)}" if layouts[0].facts else "named by the user"
+            self.facts = {"dialect": f"{spoken.name}: {spoken.title} ({reason})", **_consequences(layouts)}
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3], upright."""
-        images = self._rows(episode, f"obs/{obs_key(camera)}", steps)
+        layout = self._demos[episode][0]
+        images = self._rows(episode, f"{layout.dialect.images}/{obs_key(camera)}", steps)
+        if layout.dialect.packed:
+            where = f"{self.names[episode]}, {camera}"
+            # Zeros fill each row up to the longest image. `compress_len` is not needed to find the end of an image, and
+            # the recorders do not agree on the order of its cameras.
+            rows = ((f"{where}, row {step}", row.tobytes()) for step, row in zip(steps, images, strict=True))
+            images = stack_images((place, decode_image(place, content)) for place, content in rows)
+            images = images[..., ::-1] if layout.dialect.packed == "bgr" else images
         if images.shape[-1] == 1:  # a mask
             images = images.repeat(3, axis=-1)
-        return np.ascontiguousarray(images[:, ::-1]) if self._demos[episode][0].bottom_first else images
+        return np.ascontiguousarray(images[:, ::-1] if layout.bottom_first else images)
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions and rewards of rows `lead` ... T-1, and both kinds of state of rows 0 ... T-1-`lead`."""
         layout, demo = self._demos[episode]
+        dialect, seen = layout.dialect, demo.length - layout.dialect.lead
         if name == "state":
-            parts = [self._rows(episode, f"obs/{key}")[: demo.length - layout.lead] for key in layout.state]
+            parts = [self._rows(episode, f"{dialect.obs}/{key}")[:seen].reshape(seen, -1) for key in layout.state]
             return np.concatenate(parts, axis=1, dtype=np.float32) if parts else None
         if name == "environment_state":
-            return self._rows(episode, "obs/object")[: demo.length - layout.lead] if layout.objects else None
+            return self._rows(episode, f"{dialect.obs}/object")[:seen] if layout.objects else None
         if name == "rewards" and not demo.rewarded:
             return None
-        return self._rows(episode, name)[layout.lead :]
+        return self._rows(episode, dialect.actions if name == "actions" else name)[dialect.lead :]
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the demonstrations that are in both `train` and `valid`, and names in `mask` that `data` lacks."""
+        for layout in self._layouts:
+            for name, members in sorted(layout.masks.items()):
+                for demo in sorted(members - layout.names):
+                    hint = "remove the name from the mask, or restore the demonstration"
+                    yield BadInputError(f"{layout.path}, mask/{name}", demo, "names of demonstrations in data", hint)
+            for demo in sorted(layout.masks.get("train", frozenset()) & layout.masks.get("valid", frozenset())):
+                found, hint = f"{demo} in both mask/train and mask/valid", "remove it from one of them"
+                yield BadInputError(f"{layout.path}, mask", found, "no demonstration in both", hint)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the open files."""
@@ -110,7 +146,7 @@ class Hdf5Store(Reader):
         """Return a whole dataset, or its rows `wanted`, which ascend without repeats."""
         layout, demo = self._demos[episode]
         with _READING, parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
-            rows = self._file(layout.path)[f"data/{demo.name}/{part}"]
+            rows = self._file(layout.path)[f"data/{demo.name}/{part}" if demo.name else part]
             values: Array = rows[()] if wanted is None else rows_of(rows, wanted)
         return values
 
@@ -122,6 +158,22 @@ class Hdf5Store(Reader):
                 self._open.pop(next(iter(self._open))).close()
             self._open[path] = open_hdf5(path)
         return self._open[path]
+
+
+def _consequences(layouts: list[FileLayout]) -> dict[str, str]:
+    """Return what follows from the dialect, and the source of instructions that files do not hold."""
+    first = layouts[0]
+    facts = first.dialect.facts
+    if first.dialect.bottom_first and not all(layout.bottom_first for layout in layouts):
+        facts["images"] += ", but where macros_image_convention is opencv"
+    if not all(layout.cameras for layout in layouts):
+        del facts["images"]
+    sources = {"file": "the file's name", "folder": "the folder's name, since the files have none"}
+    if first.dialect.words in sources:
+        facts["instructions from"] = sources[first.dialect.words]
+    elif not all(layout.instruction or all(demo.instruction for demo in layout.demos) for layout in layouts):
+        facts["instructions from"] = "the environment's name, or the file's name in a folder; the files have none"
+    return facts
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -130,6 +130,11 @@ def describe_minari(path: Path) -> dict[str, str]:
     }
 
 
+def vectors_of(path: Path) -> Iterator[tuple[Array, Array]]:
+    """Yield observations [T + 1, n] and actions [T, A] of each episode; arguments and errors as of `read_minari`."""
+    yield from ((episode.observations, episode.actions) for episode in _episodes(path)[0])
+
+
 def examine_minari(path: Path) -> list[BadInputError]:
     """Return the first fault of a data set, which is read episode by episode; an empty list if there is none."""
     try:

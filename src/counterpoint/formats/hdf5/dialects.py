@@ -1,0 +1,276 @@
+"""The dialects of HDF5 files: who wrote a file, and what follows from that for the meaning of its rows.
+
+A dialect is recognised by at least two facts of the file itself; the file's name is none of them. Files of two dialects
+may look alike and differ in the step to which an image belongs, so that a dialect that two facts do not tell is refused
+until the user names it.
+
+Sources: robomimic's documentation of its data sets; LIBERO's `scripts/create_dataset.py`; OpenVLA's
+`regenerate_libero_dataset.py`; robocasa's and MimicGen's data sets, which have robomimic's layout; IsaacLab's
+`HDF5DatasetFileHandler` and its recorders; `record_episodes.py` of ALOHA, ACT and Mobile ALOHA.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from counterpoint.errors import BadInputError, require_known
+
+CONTROL_HZ = 20.0
+"""Actions a second if `env_args` does not say; robomimic and LIBERO use no other rate."""
+_ALOHA_HZ = 50.0  # DT = 0.02 in the constants of ALOHA
+ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
+"""Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
+LIBERO_STATE = ("gripper_states", "joint_states")
+"""Proprioception: two gripper joints and seven joint angles, the observations of LIBERO's own policies."""
+_LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
+_ROBOT = re.compile(r"(robot\d+)_")
+
+Form = tuple[str, tuple[int, ...]]
+"""dtype and shape of an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The parts of a file that tell who wrote it.
+
+    Attributes:
+        top: Names at the top of the file.
+        attributes: Names of the attributes of `data`, or of the file if its demonstration is at its top.
+        args: The attribute `env_args`.
+        parts: Names in the first demonstration; True for groups.
+        demo_attributes: Names of the attributes of the first demonstration.
+        observed: Each observation that is an array.
+        images: Each array in `observations/images`; empty for files with a group `data`.
+    """
+
+    top: frozenset[str]
+    attributes: frozenset[str]
+    args: Mapping[str, Any]
+    parts: Mapping[str, bool]
+    demo_attributes: frozenset[str]
+    observed: Mapping[str, Form]
+    images: Mapping[str, Form]
+
+
+def is_image(form: Form, channels: int = 3) -> bool:
+    """Return whether an array of this dtype and shape holds images uint8 [T, H, W, channels]."""
+    dtype, shape = form
+    return dtype == "uint8" and len(shape) == 4 and shape[-1] == channels
+
+
+def is_packed(form: Form) -> bool:
+    """Return whether an array of this dtype and shape may hold a compressed image a row: uint8 [T, bytes]."""
+    dtype, shape = form
+    return dtype == "uint8" and len(shape) == 2
+
+
+def _environment(outline: Outline) -> str:
+    return str(outline.args.get("env_name", ""))
+
+
+def _mobile_base(outline: Outline) -> bool:
+    views = {"robot0_agentview_left_image", "robot0_agentview_right_image"}
+    return bool(views & set(outline.observed)) or any(key.startswith("robot0_base_") for key in outline.observed)
+
+
+def _without_images(outline: Outline) -> bool:
+    return "data" in outline.top and bool(outline.observed) and not any(map(is_image, outline.observed.values()))
+
+
+SIGNS: dict[str, Callable[[Outline], bool]] = {
+    "env_args with env_kwargs": lambda o: "env_name" in o.args and "env_kwargs" in o.args,
+    "observations of robot0": lambda o: any(_ROBOT.match(key) for key in o.observed),
+    "images named NAME_image": lambda o: any(
+        key.endswith("_image") and is_image(form) for key, form in o.observed.items()
+    ),
+    "observations without images": _without_images,
+    "the attribute ep_meta of demonstrations": lambda o: "ep_meta" in o.demo_attributes,
+    "a mobile base or robocasa's cameras": _mobile_base,
+    "images named agentview_rgb or eye_in_hand_rgb": lambda o: not o.observed.keys().isdisjoint(_LIBERO_CAMERAS),
+    "the attribute problem_info": lambda o: "problem_info" in o.attributes,
+    "the attribute bddl_file_name": lambda o: "bddl_file_name" in o.attributes,
+    "an environment named Libero_...": lambda o: _environment(o).startswith("Libero_"),
+    "data without attributes": lambda o: "data" in o.top and not o.attributes,
+    "demonstrations without attributes": lambda o: "data" in o.top and bool(o.parts) and not o.demo_attributes,
+    "an environment named Isaac-...": lambda o: _environment(o).startswith("Isaac-"),
+    "states in a group": lambda o: o.parts.get("states") is True,
+    "a group initial_state": lambda o: o.parts.get("initial_state") is True,
+    "the attribute success of demonstrations": lambda o: "success" in o.demo_attributes,
+    "action at the top of the file": lambda o: o.parts.get("action") is False,
+    "observations/qpos": lambda o: "qpos" in o.observed and "observations" in o.top,
+    "images as compressed rows": lambda o: any(map(is_packed, o.images.values())),
+}
+"""Each fact that may tell a dialect, in words -> whether a file shows it."""
+_ISAAC = ("an environment named Isaac-...", "states in a group", "a group initial_state")
+_LIBERO = "images named agentview_rgb or eye_in_hand_rgb"
+_ALOHA = ("action at the top of the file", "observations/qpos")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the parts of a file mean.
+
+    Attributes:
+        name: The name for `--dialect`.
+        title: The dialect in words.
+        needs: Facts that a file of this dialect shows.
+        also: Facts of which it shows some: with `needs`, at least two.
+        against: Facts that it does not show.
+        within: A dialect whose facts such a file shows too.
+        lead: Rows by which an action precedes the image of its row: 1 if the recorder acted first, else 0.
+        bottom_first: True if images have their bottom row first, unless `macros_image_convention` is "opencv".
+        top: True if the file is one demonstration; otherwise the demonstrations are the groups of `data`.
+        actions: Name of the actions in a demonstration.
+        obs: Group of the observations in a demonstration.
+        images: Group of the images in a demonstration.
+        packed: "rgb" or "bgr": images are JPEG or PNG, in this order of colours; empty if they are arrays.
+        state: Keys of proprioception, in the order in which they are joined.
+        each_robot: True if the keys of `state` begin with the name of a robot.
+        success: What tells success: `rewards` that reach 1, the demonstration's attribute, or nothing.
+        words: What the instruction is taken from if the file holds none.
+        fps: Steps a second where the file does not say.
+    """
+
+    name: str
+    title: str
+    needs: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    within: str = ""
+    lead: int = 0
+    bottom_first: bool = False
+    top: bool = False
+    actions: str = "actions"
+    obs: str = "obs"
+    images: str = "obs"
+    packed: Literal["", "rgb", "bgr"] = ""
+    state: tuple[str, ...] = ROBOMIMIC_STATE
+    each_robot: bool = True
+    success: Literal["rewards", "attribute", "nothing"] = "rewards"
+    words: Literal["environment", "file", "folder"] = "environment"
+    fps: float = CONTROL_HZ
+
+    def recognises(self, shown: Iterable[str]) -> bool:
+        """Return whether facts tell this dialect."""
+        facts = set(shown)
+        enough = len(facts.intersection(self.needs + self.also)) >= 2
+        return enough and facts.issuperset(self.needs) and facts.isdisjoint(self.against)
+
+    def state_keys(self, observed: Iterable[str]) -> tuple[str, ...]:
+        """Return the keys of proprioception among the names of observations."""
+        names = list(observed)
+        robots = sorted({found[1] for found in map(_ROBOT.match, names) if found})
+        keys = [f"{robot}_{part}" for robot in robots for part in self.state] if self.each_robot else self.state
+        return tuple(key for key in keys if key in names)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The dialect's consequences, for `counterpoint data info`."""
+        late = "the file's image t was taken after its action t; it is paired with action t + 1"
+        rows = "bottom row first in the file, turned upright" if self.bottom_first else "top row first"
+        colours = {"rgb": ", JPEG in its own colours", "bgr": ", JPEG with red and blue exchanged, put right"}
+        return {
+            "observation and action": late if self.lead else "image t was taken before action t; not shifted",
+            "images": rows + colours.get(self.packed, ""),
+        }
+
+
+_ROBOMIMIC = ("env_args with env_kwargs", "observations of robot0", "images named NAME_image")
+_ONE_FILE: dict[str, Any] = {
+    "needs": _ALOHA,
+    "top": True,
+    "actions": "action",
+    "obs": "observations",
+    "images": "observations/images",
+    "state": ("qpos",),
+    "each_robot": False,
+    "success": "nothing",
+    "words": "folder",
+    "fps": _ALOHA_HZ,
+}
+_PACKED = _ONE_FILE | {"needs": (*_ALOHA, "images as compressed rows")}
+
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect(
+            "robomimic",
+            "robomimic or MimicGen",
+            also=_ROBOMIMIC,
+            against=(*_ISAAC, _LIBERO, "observations without images"),
+        ),
+        Dialect(
+            "robomimic_low_dim",
+            "robomimic or MimicGen without images",
+            needs=("observations without images",),
+            also=_ROBOMIMIC[:2],
+            against=_ISAAC,
+        ),
+        Dialect(
+            "robocasa",
+            "robocasa",
+            needs=("the attribute ep_meta of demonstrations", "a mobile base or robocasa's cameras"),
+            also=_ROBOMIMIC,
+            against=_ISAAC,
+            within="robomimic",
+        ),
+        Dialect(
+            "libero",
+            "LIBERO's release",
+            needs=(_LIBERO,),
+            also=("the attribute problem_info", "the attribute bddl_file_name", "an environment named Libero_..."),
+            lead=1,
+            bottom_first=True,
+            state=LIBERO_STATE,
+            each_robot=False,
+            words="file",
+        ),
+        Dialect(
+            "libero_regenerated",
+            "LIBERO regenerated by OpenVLA's script, without actions that do nothing",
+            needs=(_LIBERO, "data without attributes", "demonstrations without attributes"),
+            bottom_first=True,
+            state=LIBERO_STATE,
+            each_robot=False,
+            words="file",
+        ),
+        Dialect(
+            "isaaclab",
+            "IsaacLab's recorder",
+            also=(*_ISAAC, "the attribute success of demonstrations"),
+            state=("joint_pos", "eef_pos", "eef_quat", "gripper_pos"),
+            each_robot=False,
+            success="attribute",
+        ),
+        Dialect("aloha", "ALOHA or ACT", against=("images as compressed rows",), **_ONE_FILE),
+        Dialect("aloha_jpeg", "ALOHA or ACT with JPEG in its own colours", packed="rgb", **_PACKED),
+        Dialect("aloha_jpeg_bgr", "ALOHA or ACT with JPEG whose red and blue are exchanged", packed="bgr", **_PACKED),
+    )
+}
+"""Name -> dialect. The recorders of ALOHA differ in the colours of their JPEG, and no file says which it has."""
+
+
+def dialect_of(path: Path, outline: Outline, name: str | None) -> tuple[Dialect, tuple[str, ...]]:
+    """Return a file's dialect, and the facts that told it; no facts if the user named it.
+
+    Raises:
+        BadInputError: When the name is unknown, or the facts do not tell exactly one dialect.
+    """
+    if name is not None:
+        require_known(name, DIALECTS, "--dialect")
+        return DIALECTS[name], ()
+    shown = [words for words, holds in SIGNS.items() if holds(outline)]
+    fits = [dialect for dialect in DIALECTS.values() if dialect.recognises(shown)]
+    inner = {dialect.within for dialect in fits}
+    fits = [dialect for dialect in fits if dialect.name not in inner]
+    if len(fits) == 1:
+        return fits[0], tuple(words for words in shown if words in fits[0].needs + fits[0].also)
+    choices = [dialect.name for dialect in fits]
+    expected = "two or more facts that tell one dialect" + f", not {' and '.join(choices)}" * bool(fits)
+    listed = " or ".join(f"--dialect {choice}" for choice in choices or DIALECTS)
+    found = "; ".join(shown) or "no fact that tells a dialect"
+    raise BadInputError(path, found, expected, f"name the dialect: {listed} (dialect= in Python)")
