@@ -57,7 +57,7 @@ test-floors: | system
 	$(FLOORS)/bin/pip install --quiet uv
 	$(FLOORS)/bin/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct \
 		--constraint constraints.txt \
-		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,rl,dev]"
+		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,mcap,zarr,report,view,track,rl,dev]"
 	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(SPREAD) -m "not slow" $(TESTS)
 
 # The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out.

@@ -27,6 +27,11 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_object(path, "a run's configuration", "restore the file")
 
 
+def reading_of(section: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the options of `open_dataset` in the data section of a run's configuration."""
+    return {name: section.get(name) for name in ("dialect", "instruction_key")}
+
+
 def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] | None:
     """Open a run's recorded data, with the numbers of its training episodes; `None` if the data were moved."""
     section = config["data"]
@@ -34,7 +39,7 @@ def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] |
     if not path.exists():
         return None
     split = inside if inside in split_names(path) else None
-    store = open_dataset(path, split=split, dialect=section.get("dialect"))
+    store = open_dataset(path, split=split, **reading_of(section))
     out = set(config.get("held_out", ()))
     return store, [number for number, info in enumerate(store.episodes) if number not in out and info.length > 1]
 
@@ -72,16 +77,17 @@ def open_unseen(
     splits, own = split_names(path), [trains_on(config, path) for config in configs]
     chosen = split or next((name for name in SPLITS if name in splits), None)
     mine = [config for config, same in zip(configs, own, strict=True) if same]
-    dialect, held = dialect or next((config["data"].get("dialect") for config in mine), None), None
+    reading, held = reading_of(mine[0]["data"] if mine else {}), None
+    reading["dialect"] = dialect or reading["dialect"]
     if chosen is None and mine and all("held_out" in config or "judged" in config for config in mine):
         held = set.intersection(*map(_unseen, mine))
         inside = mine[0]["data"].get("train_split")
-        source = open_dataset(path, split=inside if inside in splits else None, dialect=dialect)
+        source = open_dataset(path, split=inside if inside in splits else None, **reading)
     else:
         hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
         good = chosen is not None or not splits or not mine
         require(good, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
-        source = open_dataset(path, split=chosen, dialect=dialect)
+        source = open_dataset(path, split=chosen, **reading)
     way = f"the split {chosen}" if chosen else "all episodes"
     if held is not None:
         numbers = ", ".join(map(str, sorted(held)))

@@ -10,7 +10,7 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, raise_error, require_split
+from counterpoint.formats.base import OnBadRow, Reader, raise_error, require_split
 from counterpoint.formats.remote import is_remote, located
 from counterpoint.registry import LazyTable, imported
 
@@ -30,11 +30,14 @@ FORMATS = LazyTable(
         "video_folder": f"{_KINDS}:VIDEO_FOLDER",
         "rlds": f"{_KINDS}:RLDS",
         "zarr_replay": f"{_KINDS}:ZARR_REPLAY",
+        "droid": f"{_KINDS}:DROID",
         "hdf5": f"{_KINDS}:HDF5",
         "ogbench": f"{_KINDS}:OGBENCH",
         "drq_replay": f"{_KINDS}:DRQ_REPLAY",
         "rlbench": f"{_KINDS}:RLBENCH",
         "webdataset": f"{_KINDS}:WEBDATASET",
+        "bridge": f"{_KINDS}:BRIDGE",
+        "mcap": f"{_KINDS}:MCAP",
         "task_folders": f"{_KINDS}:TASK_FOLDERS",
         "frame_folders": f"{_KINDS}:FRAME_FOLDERS",
     },
@@ -71,6 +74,7 @@ def open_dataset(
     split: str | None = None,
     camera: str | None = None,
     dialect: str | None = None,
+    instruction_key: str | None = None,
     on_bad_row: OnBadRow = raise_error,
 ) -> EpisodeStore:
     """Open a data set of any format that this library or an installed package reads.
@@ -79,18 +83,21 @@ def open_dataset(
         path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, folders of videos by task, folders of
             numbered frames, an EPIC-KITCHENS-100 folder, an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA or a
             folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set, one of its tasks or
-            variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset shards, or a training
-            store; or the URL of LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset or a video folder, such as
-            `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+            variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset shards, raw folders of
+            DROID or BridgeData, MCAP files of ROS 2, or a training store; or the URL of LeRobot, EPIC-KITCHENS-100 (in
+            tars), WebDataset or a video folder, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep only this camera; by default all cameras.
         dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default the dialect that the
             facts of the files tell.
+        instruction_key: Of data with several instructions an episode (`Reader.instructions`), the key of those to take;
+            by default the first that is not empty.
         on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
-            RLBench episode, RLDS shard or record, that cannot be used and is left out; by default the first one raises.
+            episode of a folder, RLDS shard or record, that cannot be used and is left out; by default the first one
+            raises.
 
     Raises:
-        BadInputError: The format is unknown, the data set is damaged, or the split or camera does not exist.
+        BadInputError: The format is unknown, the data set is damaged, or the split, camera or key does not exist.
     """
     kind, path = recognise(path), located(path)
     if is_remote(path / "x") and not kind.streams:
@@ -107,6 +114,11 @@ def open_dataset(
     if kind.reports:
         options["on_bad_row"] = on_bad_row
     store: EpisodeStore = imported(kind.reader)(path, **options)
+    if instruction_key is not None:
+        hint, one = "leave it out", "none: these data have one instruction an episode"
+        if not isinstance(store, Reader):
+            raise BadInputError("instruction_key", repr(instruction_key), one, hint)
+        store = store.instructed(instruction_key)
     if camera is None:
         return store
     from counterpoint.data.views import OneCameraStore

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -67,6 +69,11 @@ def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> 
         require_known(split, known, f"split of {path}", expected=expected, hint=hint)
 
 
+def first_text(texts: Iterable[str]) -> str:
+    """Return the first text that is not empty, or an empty text."""
+    return next(filter(None, texts), "")
+
+
 def require_new(path: Path) -> None:
     """Raise a `BadInputError` when something exists at the path to write."""
     require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")
@@ -108,6 +115,8 @@ class Reader(EpisodeStore):
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
         left_out: Parts of the data set that are not read, in words for `counterpoint data info`.
         facts: Further facts for `counterpoint data info`, by their titles.
+        instructions: For data that record several instructions of an episode: each episode's text by the key that it is
+            recorded under, empty where it is missing.
     """
 
     cameras: tuple[str, ...] = ("camera",)
@@ -118,6 +127,7 @@ class Reader(EpisodeStore):
     rate_recorded: bool = True
     left_out: tuple[str, ...] = ()
     facts: Mapping[str, str] = MappingProxyType({})
+    instructions: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3] at N >= 1 steps in range, which ascend without repeats."""
@@ -126,6 +136,17 @@ class Reader(EpisodeStore):
     def findings(self) -> Iterator[BadInputError]:
         """Yield what `counterpoint data doctor` reports of the whole data set: contradictions that no read refuses."""
         yield from ()
+
+    def instructed(self, key: str) -> Self:
+        """Return the same store with the instructions that are recorded under a key of `instructions`."""
+        hint = "name one of these, or leave it out for the first that is not empty"
+        if not self.instructions:
+            hint = "leave it out"
+        expected = "one of {}" if self.instructions else "none: these data have one instruction an episode"
+        require_known(key, self.instructions, "instruction_key", expected=expected, hint=hint)
+        store, texts = copy(self), self.instructions[key]
+        store.episodes = tuple(replace(info, instruction=text) for info, text in zip(self.episodes, texts, strict=True))
+        return store
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return one of `VECTORS` as recorded, [T, n] or [T] of any numeric type; `None` if it is not recorded."""

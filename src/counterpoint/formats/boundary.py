@@ -38,7 +38,7 @@ DAMAGE = (
     *(csv.Error, tokenize.TokenError, Image.DecompressionBombError, pa.ArrowException, av.FFmpegError),
 )
 """Errors that parsers raise on damaged content; `SyntaxError` is Pillow's, `SystemError` h5py's."""
-LIBRARIES = {"h5py", "minari", "gymnasium", "numcodecs", "PIL", "zarr"}
+LIBRARIES = {"h5py", "minari", "gymnasium", "mcap", "mcap_ros2", "numcodecs", "PIL", "zarr"}
 """Packages whose own exceptions count as damage too: they pass on what they read without checking its type."""
 MISTAKES = (AttributeError, TypeError, NameError, AssertionError)
 """Exceptions that mean mistakes in code, not in data, unless one of `LIBRARIES` raises them."""

@@ -226,6 +226,28 @@ ZARR_REPLAY = Format(
     f"{_ROOM}.zarr_replay:ZarrReplayStore",
 )
 
+# DROID
+
+DROID_NUMBERS = "trajectory.h5"
+
+
+def droid_episodes(path: Path) -> Iterator[Path]:
+    """Yield the folders of episodes: the folder itself, those of a day, an outcome, a laboratory, or of them all."""
+    outcomes = [f"{above}{name}/*/*" for above in ("", "*/", "*/*/") for name in ("success", "failure")]
+    for depth in ("", "*", "*/*", *outcomes) if path.is_dir() else ():
+        for folder in (numbers.parent for numbers in path.glob(str(Path(depth) / DROID_NUMBERS))):
+            if (folder / "recordings").is_dir() or next(folder.glob("metadata_*.json"), None):
+                yield folder
+
+
+DROID = Format(
+    "droid",
+    "DROID folders",
+    f"DROID's raw folders ({DROID_NUMBERS} beside recordings/MP4)",
+    lambda path: next(droid_episodes(path), None),
+    f"{_ROOM}.droid:DroidStore",
+)
+
 # HDF5 of robomimic, LIBERO, IsaacLab and ALOHA
 
 ALOHA_NAME = re.compile(r"episode_(\d+)")
@@ -341,4 +363,46 @@ WEBDATASET = Format(
     f"{_ROOM}.webdataset:WebDatasetStore",
     splits=f"{_ROOM}.kinds:shard_splits",
     streams=True,
+)
+
+# BridgeData
+
+BRIDGE_STATE, BRIDGE_ACTIONS = "obs_dict.pkl", "policy_out.pkl"
+_TRAJECTORIES = ("", "traj*", "traj_group*/traj*", *(f"{'*/' * depth}raw/traj_group*/traj*" for depth in range(7)))
+
+
+def bridge_trajectories(path: Path) -> Iterator[Path]:
+    """Yield the folders of trajectories: the folder itself, or those below it in BridgeData's tree."""
+    for depth in _TRAJECTORIES if path.is_dir() else ():
+        for state in path.glob(str(Path(depth) / BRIDGE_STATE)):
+            if (state.parent / BRIDGE_ACTIONS).is_file():
+                yield state.parent
+
+
+BRIDGE = Format(
+    "bridge",
+    "BridgeData folders",
+    f"BridgeData's raw folders (raw/traj_group0/traj0/{BRIDGE_STATE})",
+    lambda path: next(bridge_trajectories(path), None),
+    f"{_ROOM}.bridge:BridgeStore",
+)
+
+# ROS 2
+
+ROS_TOPICS = "topics.json"
+
+
+def mcap_files(path: Path) -> list[Path]:
+    """Return the file itself, or the MCAP files in a folder and in the folders in it; empty if there are none."""
+    if path.is_file():
+        return [path] if path.suffix == ".mcap" else []
+    return sorted(file for depth in ("*.mcap", "*/*.mcap") for file in path.glob(depth))
+
+
+MCAP = Format(
+    "mcap",
+    "ROS 2 recordings (MCAP)",
+    f"ROS 2 recordings (.mcap; {ROS_TOPICS} beside them names the topics)",
+    mcap_files,
+    f"{_ROOM}.mcap:McapStore",
 )

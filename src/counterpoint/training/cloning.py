@@ -48,6 +48,8 @@ class DemonstrationsConfig(FrozenConfig):
         state: Sources of the state that a policy reads: `state` (proprioception), `environment_state` (poses of
             objects, which simulators know), or both.
         instruction: Take only demonstrations of this instruction.
+        instruction_key: If the data record several instructions of an episode (`counterpoint data info` names their
+            keys), the key of those to take; by default the first instruction that is not empty.
         episodes: Number of demonstrations; all by default.
         decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
         cache: Folder of training stores; by default the user's cache folder.
@@ -58,6 +60,7 @@ class DemonstrationsConfig(FrozenConfig):
     split: str | None = "train"
     state: tuple[Literal["state", "environment_state"], ...] = Field(default=("state",), min_length=1)
     instruction: str | None = None
+    instruction_key: str | None = None
     episodes: int | None = Field(default=None, ge=1)
     decode: Decode = free("once")
     cache: str | None = free(None)
@@ -218,7 +221,7 @@ def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsC
     source = data
     if not isinstance(source, EpisodeStore):
         split = config.split if split_names(Path(source)) else None
-        source = open_dataset(Path(source), split=split, dialect=config.dialect)
+        source = open_dataset(Path(source), split=split, dialect=config.dialect, instruction_key=config.instruction_key)
     instruction = config.instruction
     chosen = [n for n, info in enumerate(source.episodes) if instruction is None or info.instruction == instruction]
     wanted = config.episodes or max(1, len(chosen))

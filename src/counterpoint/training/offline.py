@@ -41,6 +41,8 @@ class SplitsConfig(FrozenConfig):
             `always` is meant for data larger than the disk, or for objectives that read few frames per clip.
         cache: Folder of training stores; by default the user's cache folder.
         dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
+        instruction_key: If the data record several instructions of an episode (`counterpoint data info` names their
+            keys), the key of those to learn from; by default the first instruction that is not empty.
     """
 
     train_split: str | None = "train"
@@ -48,12 +50,14 @@ class SplitsConfig(FrozenConfig):
     decode: Decode = free("once")
     cache: str | None = free(None)
     dialect: str | None = None
+    instruction_key: str | None = None
 
     def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
         """Return a data set's training episodes and, if it has any, its validation episodes."""
         split = validation_split(path, self.val_split)
-        train = open_dataset(path, split=self.train_split if split_names(path) else None, dialect=self.dialect)
-        return train, None if split is None else open_dataset(path, split=split, dialect=self.dialect)
+        reading = {"dialect": self.dialect, "instruction_key": self.instruction_key}
+        train = open_dataset(path, split=self.train_split if split_names(path) else None, **reading)
+        return train, None if split is None else open_dataset(path, split=split, **reading)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ REASONS = {
     ".jpg": "JPEG has no checksum", ".mp4": "MP4 has no checksum",
     ".mkv": "Matroska as these tools write it has no checksum",
     ".hdf5": "HDF5 as these tools write it has no checksum", ".pkl": "a pickle has no checksum",
+    ".h5": "HDF5 as DROID writes it has no checksum", ".txt": "text has no checksum",
+    ".mcap": "MCAP has a checksum of its chunks alone",
     ".tar": "tar has a checksum of its headers alone", ".parquet": "parquet has a checksum of its pages alone",
     "": "Blosc has no checksum",
 }  # fmt: skip

@@ -289,6 +289,9 @@ def _npz_claim(data: bytes, member: str, rng: Rng) -> bytes:
     return written.getvalue()
 
 
+_FIELDS = rb"gripper_open|joint_positions|gripper_pose|full_state|actions"  # of RLBench and BridgeData
+
+
 def pickle_opcode(data: bytes, rng: Rng) -> bytes:
     """Write a pickle that runs a command, claims much, nests deeply, or holds other values."""
     kind = int(rng.integers(9))
@@ -303,10 +306,10 @@ def pickle_opcode(data: bytes, rng: Rng) -> bytes:
     if kind < len(fixed):
         return fixed[kind]
     if kind == 6:
-        return data.replace(b"joint_positions", b"joint_positionz")
+        return re.sub(_FIELDS, lambda name: name[0][:-1] + b"z", data, count=1)
     if kind == 7:
         return data.replace(b"f8", b"O8", 1)
-    places = [match.end() for match in re.finditer(rb"gripper_open|joint_positions|gripper_pose", data)] or [0]
+    places = [match.end() for match in re.finditer(_FIELDS, data)] or [0]
     start = pick(rng, places) + int(rng.integers(108))
     return data[:start] + struct.pack("<d", pick(rng, [float("nan"), 1e308, -1.0])) + data[start + 8 :]
 
@@ -398,8 +401,8 @@ def _huge(data: bytes, form: str) -> bytes:
 
 STRUCTURE: dict[str, Mutation] = {
     ".csv": csv_cell, ".json": json_value, ".jsonl": json_value, ".zarray": json_value, ".zgroup": json_value,
-    ".parquet": parquet_column, ".hdf5": hdf5_part, ".npz": npz_array, ".pkl": pickle_opcode, ".tar": tar_member,
-    ".mp4": mp4_number, ".png": image_size, ".jpg": image_size,
+    ".parquet": parquet_column, ".hdf5": hdf5_part, ".h5": hdf5_part, ".npz": npz_array, ".pkl": pickle_opcode,
+    ".tar": tar_member, ".mp4": mp4_number, ".png": image_size, ".jpg": image_size,
 }  # fmt: skip
 """What knows a file's own format, by the ending of its name."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from counterpoint.data.cache import cached
@@ -30,7 +31,10 @@ from tests.formats.minari.made import goal_episodes
 from tests.formats.remote_made import write_shards
 from tests.formats.rlbench.made import write_task
 from tests.formats.rlds.made import write_rlds
+from tests.formats.test_bridge import write_bridge
+from tests.formats.test_droid import write_droid
 from tests.formats.test_drq import write_replay as write_drq
+from tests.formats.test_mcap import write_recordings
 from tests.formats.test_ogbench import write_ogbench
 from tests.formats.test_zarr_replay import write_replay
 
@@ -137,6 +141,9 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "rlbench": write_task,
     "rlds": lambda root: write_rlds(root, absent=[]),
     "zarr": write_zarr,
+    "droid": write_droid,
+    "bridge": write_bridge,
+    **({"mcap": write_recordings} if find_spec("mcap_ros2") else {}),
     "webdataset, videos": lambda root: write_shards(root, memory_store()),
     "webdataset, images": lambda root: write_shards(root, memory_store((3, 2)), images=True),
     "store": write_store,

@@ -10,8 +10,11 @@ import pytest
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
 from counterpoint.errors import BadInputError
+from counterpoint.evaluation.held_out import open_training, open_unseen
 from counterpoint.formats import open_dataset, recognise, split_names, validation_split
 from counterpoint.formats.rlds.reader import RldsStore
+from counterpoint.training.clips import DataConfig
+from counterpoint.training.cloning import DemonstrationsConfig, open_demonstrations
 from tests.data.reading import read_episode
 from tests.formats.made import real_data
 from tests.formats.rlds.made import FEATURES, Made, dataset, image, made_episode, nested, tensor, text, write_rlds
@@ -258,3 +261,50 @@ def test_features_of_made_data_are_those_of_the_real_set() -> None:
         return kinds.union(*(keys(child) for child in node.values()))
 
     assert keys(FEATURES) == keys(real)
+
+
+def write_droid_instructions(root: Path) -> Path:
+    """Two episodes with DROID's three instructions, of which some are empty."""
+    features = json.loads(json.dumps(FEATURES))
+    steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    steps |= {f"language_instruction_{number}": text() for number in (3, 2)}
+    words = [[b"pour", b"", b"tip the jug"], [b"", b"close it", b"shut it"]]
+    episodes = [made_episode(3, seed) for seed in range(2)]
+    for episode, texts in zip(episodes, words, strict=True):
+        for ending, one in zip(("", "_2", "_3"), texts, strict=True):
+            episode.features[f"steps/language_instruction{ending}"] = [one] * 3
+    return write_rlds(root, {"train": [episodes]}, features=features, absent=())
+
+
+def test_all_of_droid_s_instructions_are_kept_and_one_is_chosen_by_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root = write_droid_instructions(tmp_path / "toys")
+    store = open_dataset(root)
+    assert isinstance(store, RldsStore)
+    assert list(store.instructions) == ["language_instruction", "language_instruction_2", "language_instruction_3"]
+    assert [e.instruction for e in store.episodes] == ["pour", "close it"]
+    chosen = open_dataset(root, split="train", instruction_key="language_instruction_3")
+    assert [e.instruction for e in chosen.episodes] == ["tip the jug", "shut it"]
+    assert chosen.fingerprint != store.fingerprint
+    info(root)
+    assert "language_instruction_2 (empty in 1 of 2 episodes)" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(BadInputError, match="language_instruction_2"):
+        open_dataset(root, instruction_key="language_instruction2")
+
+
+def test_a_key_is_refused_where_an_episode_has_one_instruction(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="none: these data have one instruction an episode"):
+        open_dataset(write_rlds(tmp_path / "toys"), instruction_key="language_instruction")
+
+
+def test_recipes_and_reports_take_the_instructions_of_a_key(tmp_path: Path) -> None:
+    root, key = write_droid_instructions(tmp_path / "toys"), "language_instruction_3"
+    train, _ = DataConfig(instruction_key=key).open(root)
+    shown = open_demonstrations(root, DemonstrationsConfig(instruction_key=key))
+    opened = open_training({"data": {"path": str(root), "instruction_key": key}})
+    assert opened is not None
+    reported, _, _ = open_unseen([{"data": {"path": str(root), "instruction_key": key}}], root, "train", most=9, seed=0)
+    for store in (train, shown, opened[0], reported):
+        assert sorted(e.instruction for e in store.episodes) == ["shut it", "tip the jug"]

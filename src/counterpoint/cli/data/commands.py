@@ -45,7 +45,7 @@ def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bo
 
     Args:
         path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, IsaacLab, ALOHA, DrQ-v2, RLBench, RLDS,
-            Diffusion Policy or Minari data set, or a training store.
+            Diffusion Policy, DROID, BridgeData, ROS 2 (MCAP) or Minari data set, or a training store.
         dialect: The dialect of HDF5 files that do not tell it.
         check_alignment: Also measure whether the action of each step is the one that leads to the next state.
     """
@@ -102,6 +102,10 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     if isinstance(store, Reader):
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
         facts |= store.facts
+        if store.instructions:
+            empty = {key: sum(not text for text in texts) for key, texts in store.instructions.items()}
+            keys = (f"{key} (empty in {count} of {len(lengths)} episodes)" for key, count in empty.items())
+            facts["instruction keys"] = ", ".join(keys)
         facts |= {"left out": ", ".join(store.left_out)} if store.left_out else {}
     scripts = Counter(script for episode in store.episodes for script in other_scripts(episode.instruction))
     if scripts:
@@ -180,6 +184,7 @@ def convert(
     size: Number = None,
     fps: Number = None,
     dialect: Name = None,
+    instruction_key: Name = None,
 ) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
@@ -196,11 +201,14 @@ def convert(
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
         fps: Frames a second to write, if the rates of the episodes differ; by default the episodes' own rate, rounded.
         dialect: The dialect of HDF5 files that do not tell it.
+        instruction_key: If the data record several instructions of an episode, the key of those to write, as
+            `counterpoint data info` names it; by default the first instruction that is not empty.
 
     Raises:
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
     """
-    store: EpisodeStore = open_dataset(path, dialect=dialect)
+    store: EpisodeStore = open_dataset(path, dialect=dialect, instruction_key=instruction_key)
+    others = [key for key in (store.instructions if isinstance(store, Reader) else ()) if key != instruction_key]
     splits, fingerprint = _splits(path, store, dialect), store.fingerprint
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
     if isinstance(store, Hdf5Store):
@@ -232,6 +240,9 @@ def convert(
     writer.finalize(splits or None)
     sources = ", ".join(f"{source:g}" for source in sorted({round(fps, 2) for fps in rates["source_fps"]}))
     print(f"Converted {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
+    if others:
+        kept = f"those of {instruction_key}" if instruction_key else "the first that is not empty"
+        print(f"Of several instructions an episode, {kept} were written; the keys were {', '.join(others)}")
     return Path(out)
 
 

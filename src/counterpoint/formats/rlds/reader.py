@@ -25,7 +25,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
+from counterpoint.formats.base import OnBadRow, Reader, first_text, raise_error, read_each, require_split, stack_images
 from counterpoint.formats.boundary import as_list, as_mapping, as_whole, decode_image, parsing, read_bytes
 from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
 from counterpoint.formats.lru import LRUCache
@@ -81,7 +81,8 @@ class Layout:
         actions: Features that together are the action.
         state: Features that together are the state.
         reward: The reward of each step, or `None`.
-        instruction: The task in words, or `None`.
+        instructions: The task in words, by the feature's name without its place: DROID's data have
+            `language_instruction`, `language_instruction_2` and `language_instruction_3`.
         success: The record of success, or `None`.
     """
 
@@ -90,7 +91,7 @@ class Layout:
     actions: tuple[Feature, ...]
     state: tuple[Feature, ...]
     reward: Feature | None
-    instruction: Feature | None
+    instructions: dict[str, Feature]
     success: Feature | None
 
 
@@ -160,11 +161,16 @@ def read_layout(folder: Path) -> Layout:
         actions=tuple(actions),
         state=(seen["state"],) if "state" in seen else tuple(state),
         reward=numbers.get("steps/reward"),
-        instruction=next(
-            (features[f"{at}{name}"] for name in _INSTRUCTIONS for at in _PLACES if f"{at}{name}" in texts), None
-        ),
+        instructions=_instructions({name: features[name] for name in texts}),
         success=next((numbers[name] for name in success if name in numbers), None),
     )
+
+
+def _instructions(texts: dict[str, Feature]) -> dict[str, Feature]:
+    """Return the first known feature of an instruction, and after it those of the same name with a number."""
+    first = next((f"{at}{name}" for name in _INSTRUCTIONS for at in _PLACES if f"{at}{name}" in texts), None)
+    alike = [name for name in texts if first and re.fullmatch(rf"{re.escape(first)}(_\d+)?", name)]
+    return {name.rpartition("/")[2]: texts[name] for name in sorted(alike, key=lambda name: (len(name), name))}
 
 
 def _cameras(features: dict[str, Feature]) -> dict[str, Feature]:
@@ -216,7 +222,7 @@ class _Record:
     offset: int
     size: int
     length: int
-    instruction: str
+    texts: tuple[str, ...]  # of each instruction of the layout
     success: bool | None
     reward: float | None  # the highest
 
@@ -232,7 +238,9 @@ class RldsStore(Reader):
     - An action in several parts is joined in the alphabetical order of the parts' names. The state is
       `observation/state`, or else all vectors of floats in `observation` except embeddings.
     - The instruction is `language_instruction` or `natural_language_instruction`, of the step, the observation or the
-      episode; if it changes within an episode, the first one that is not empty.
+      episode; if it changes within an episode, the first one that is not empty. Further ones with a number, as DROID's
+      `language_instruction_2`, are kept under their names in `instructions`; the episode has the first that is not
+      empty.
     - Success is the feature `success` if the data have it. Otherwise an episode in which a reward reaches 1 is a
       success, and the others are failures. If no reward in the data reaches 1, success is unknown.
     - RLDS has no frame rate: 5 frames a second, BridgeData's rate, are assumed.
@@ -273,7 +281,11 @@ class RldsStore(Reader):
         if not self._records:
             on_bad_row(_no_episode(folder))
         rewarded = any(record.reward is not None and record.reward >= 1 for record in self._records)
-        self.episodes = tuple(EpisodeInfo(r.length, r.instruction, _FPS, _success(r, rewarded)) for r in self._records)
+        self.episodes = tuple(
+            EpisodeInfo(r.length, first_text(r.texts), _FPS, _success(r, rewarded)) for r in self._records
+        )
+        if len(keys := list(self._layout.instructions)) > 1:
+            self.instructions = {key: [r.texts[at] for r in self._records] for at, key in enumerate(keys)}
         self.names = [record.where for record in self._records]
         self.files = [folder / RLDS_INFO, folder / RLDS_FEATURES, *(shard.path for shard in shards)]
         self.identity = split
@@ -328,15 +340,14 @@ class RldsStore(Reader):
             example = parse_example(data[offset : offset + size])
             length, rest = divmod(len(_values(example, layout.counted.name)), layout.counted.size)
             require(length > 0 == rest, f"{where}, {layout.counted.name}", "no whole step", "at least one", HINT)
-            texts = _texts(example, layout.instruction.name) if layout.instruction else ()
-            words = (str(text, "utf-8").strip() for text in texts)
-            instruction = next(filter(None, words), "")
+            every = (_texts(example, leaf.name) for leaf in layout.instructions.values())
+            texts = tuple(first_text(str(text, "utf-8").strip() for text in each) for each in every)
             success, reward = (
                 None if leaf is None else _numbers(example, leaf.name).astype(np.float64)
                 for leaf in (layout.success, layout.reward)
             )
             return _Record(
-                path, where, offset, size, length, instruction,
+                path, where, offset, size, length, texts,
                 None if success is None else bool(success.any()),
                 None if reward is None else float(reward.max(initial=0)),
             )  # fmt: skip
