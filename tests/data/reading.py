@@ -16,4 +16,4 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
     steps = np.arange(info.length)
     frames = {camera: store.frames(episode, steps, camera) for camera in store.cameras}
     parts = {name: value for name, value in vectors(store, episode).items() if name != "features"}
-    return Episode(frames, info.instruction, success=info.success, **parts)
+    return Episode(frames, info.instruction, success=info.success, segments=info.segments, **parts)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.held_out import open_unseen
+from counterpoint.evaluation.held_out import open_training, open_unseen
 from tests.evaluation.fake_run import write_data
+from tests.formats.lerobot.made import episode as lerobot_episode
+from tests.formats.lerobot.made import write_v30
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,21 @@ def test_episodes_that_training_held_out_are_reported_on_and_named(tmp_path: Pat
     other = {"data": {"path": str(tmp_path)}}  # a run on other data has seen none of these
     source, _, trained = open_unseen([other], data, None, most=99, seed=0)
     assert (len(source.episodes), trained) == (16, [False])
+
+
+def test_runs_on_segments_are_shown_segments(tmp_path: Path) -> None:
+    parts = ((0, "reach"), (2, "grasp"))
+    made = [replace(lerobot_episode(n, sizes={}), instruction="reach; grasp", segments=parts) for n in range(2)]
+    data = write_v30(tmp_path / "set", made, splits={"train": "0:1", "val": "1:2"})
+    config = {"data": {"path": str(data), "train_split": "train", "segments": "task"}}
+    source, about, _ = open_unseen([config], data, None, most=9, seed=0)
+    assert [info.instruction for info in source.episodes] == ["reach", "grasp"]
+    assert about["held_out"] == "the split val, each segment for itself"
+    opened = open_training(config)
+    assert opened is not None
+    assert opened[0].lengths.tolist() == [2, 3]
+    with pytest.raises(BadInputError, match="found episode and task"):
+        open_unseen([config, {"data": {"path": str(data)}}], data, None, most=9, seed=0)
 
 
 def test_data_without_held_out_episodes_is_refused_or_owned_up_to(tmp_path: Path) -> None:

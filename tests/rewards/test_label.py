@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from counterpoint.blocks import Block, Engine
 from counterpoint.cli.data.doctor import examine
+from counterpoint.data.episode import Episode
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import saved_digests
@@ -28,6 +31,8 @@ from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import Labeller, in_words, label, model_name
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
+from tests.formats.lerobot.made import episode as made
+from tests.formats.lerobot.made import write_v30
 from tests.formats.made import write_lerobot, write_videos
 from tests.formats.rlds.made import made_episode, write_rlds
 from tests.formats.test_zarr_replay import write_replay
@@ -336,6 +341,28 @@ def test_the_end_says_how_good_the_labels_are(changes: dict[str, Any], expected:
     assert expected in in_words(table, known.model_copy(update=changes))
 
 
+def test_segments_are_labelled_under_their_own_tasks(data: Path, model: Path, tmp_path: Path) -> None:
+    """Where the run was trained on segments; the labels are those of two data sets with a segment each."""
+    first, second = INSTRUCTIONS[:2]
+    parts = ((0, first), (2, second))
+    long = replace(made(0), instruction=f"{first}; {second}", segments=parts)
+    run = tmp_path / "run"
+    shutil.copytree(model, run / "model")
+    (run / "config.json").write_text(json.dumps({"data": {"segments": "task"}}))
+    found = columns(
+        label(write_v30(tmp_path / "long", [long], image_cameras=["top"]), model=run, out=tmp_path / "long.parquet")
+    )
+    assert found["segment"].tolist() == [0, 0, 1, 1, 1]
+    assert found["episode_index"].tolist() == [0] * 5
+    assert found["frame_index"].tolist() == list(range(5))
+    for text, rows in ((first, slice(0, 2)), (second, slice(2, 5))):
+        frames = {name: images[rows] for name, images in long.frames.items()}
+        short = Episode(frames, text, np.arange(rows.stop - rows.start) / 10)
+        root = write_v30(tmp_path / text, [short], image_cameras=["top"])
+        alone = columns(label(root, model=run, out=tmp_path / f"{text}.parquet"))
+        np.testing.assert_allclose(found["reward"][rows], alone["reward"], atol=0.02)
+
+
 def test_instructions_may_come_from_the_call_or_a_file(data: Path, model: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("push\n" * 16)
@@ -349,6 +376,8 @@ def unnamed(data: Path, tmp_path: Path) -> dict[str, Any]:
     table = pq.read_table(path)
     at = table.schema.get_field_index("tasks")
     pq.write_table(table.set_column(at, "tasks", [[[""]] * len(table)]), path)
+    table = pq.read_table(data / "meta/tasks.parquet")
+    pq.write_table(table.set_column(1, "task", [[""] * len(table)]), data / "meta/tasks.parquet")
     return {}
 
 

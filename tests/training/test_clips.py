@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.config import recipe_names
-from counterpoint.data.episode import Episode
+from counterpoint.data.episode import Episode, Segment
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.views import CamerasApart
+from counterpoint.data.views import CamerasApart, SubsetStore
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.training.clips import DataConfig, prepared_clips
+from counterpoint.training.clips import DataConfig, open_clips, prepared_clips
+from counterpoint.training.plan import Given
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from tests.formats.made import write_videos
@@ -212,6 +213,48 @@ def test_a_run_ends_at_the_same_heads_whatever_was_computed_before(tmp_path: Pat
     second = DualEncoder.from_pretrained(trained("vip-videos", store, tmp_path / "two").model)
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
+
+
+def worded(*texts: str, segments: tuple[Segment, ...] = ()) -> MemoryStore:
+    """One episode of six steps for each text, all with these segments."""
+    frames = {"front": np.zeros((6, 32, 40, 3), np.uint8)}
+    return MemoryStore([Episode(frames, text, np.arange(6) / 5, segments=segments) for text in texts])
+
+
+def test_episodes_without_an_instruction_are_left_out_of_language(capsys: pytest.CaptureFixture[str]) -> None:
+    data = worded("open", "", "close", " ", "open", "close")
+    train, held_out = open_clips(data, DataConfig(holdout=0.5), language=True)
+    assert isinstance(train, SubsetStore)
+    assert isinstance(held_out, SubsetStore)
+    assert sorted((*train.indices, *held_out.indices)) == [0, 2, 4, 5]
+    assert "Left out 2 of 6 episodes: they have no instruction" in capsys.readouterr().out
+    whole, _ = open_clips(data, DataConfig(), language=False)
+    assert len(whole.episodes) == 6
+    with pytest.raises(BadInputError, match="no episode with an instruction"):
+        open_clips(worded("", ""), DataConfig(), language=True)
+
+
+@pytest.mark.parametrize(("recipe", "left_out"), [("actol-videos", True), ("vip-videos", False), ("r3m-videos", False)])
+def test_only_language_needs_instructions(recipe: str, left_out: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    opened: Any = load_recipe(recipe, SMALL)
+    opened.open(Given((worded("open", "", "close"),)))
+    assert ("Left out 1 of 3" in capsys.readouterr().out) == left_out
+
+
+def test_one_instruction_beside_empty_ones_is_one() -> None:
+    opened: Any = load_recipe("decisionnce_t-videos", SMALL)
+    with pytest.raises(BadInputError, match="found one instruction, 'open'"):
+        opened.open(Given((worded("open", "", "open"),)))
+
+
+def test_segments_are_clips_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    data = worded("reach; grasp", segments=((0, "reach"), (4, "grasp")))
+    clips, _ = open_clips(data, DataConfig(segments="task"), language=True)
+    assert [(info.instruction, info.length) for info in clips.episodes] == [("reach", 4), ("grasp", 2)]
+    assert capsys.readouterr().out == ""
+    whole, _ = open_clips(data, DataConfig(), language=True)
+    assert [info.instruction for info in whole.episodes] == ["reach; grasp"]
+    assert "1 of 1 episodes have several tasks" in capsys.readouterr().out
 
 
 def test_training_frames_keep_their_shape_and_short_clips_are_dropped(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from counterpoint.files import write_atomically
 from counterpoint.folder import append, digests_of, seal
 from counterpoint.progress import ProgressBar
 
-LAYOUT = "counterpoint-store-4"
+LAYOUT = "counterpoint-store-5"
 """The version of the folder's layout; part of every key."""
 
 DIGEST = hashlib.sha256().digest_size

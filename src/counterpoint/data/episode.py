@@ -6,7 +6,7 @@ last action.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,14 @@ from counterpoint.errors import BadInputError, require
 
 Array = NDArray[Any]
 
+Segment = tuple[int, str]
+"""The first step of a part of an episode that has a task of its own, and that task in words."""
+
+
+def task_of(segments: Sequence[Segment]) -> str:
+    """Return the task of a whole episode: the different tasks of its segments, in order."""
+    return "; ".join(dict.fromkeys(words for _, words in segments if words))
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeInfo:
@@ -28,12 +36,14 @@ class EpisodeInfo:
         instruction: The task in words; empty when the source has none.
         fps: Frames a second.
         success: True when the episode succeeded; `None` where the source does not say.
+        segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is one task.
     """
 
     length: int
     instruction: str
     fps: float
     success: bool | None = None
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +59,11 @@ class Episode:
         success: True when the episode succeeded; `None` where that is not recorded.
         rewards: Reward of each action, float32 [T], or `None`.
         environment_state: State of the surroundings, such as poses of objects, float32 [T, E], or `None`.
+        segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is one task.
 
     Raises:
-        BadInputError: When lengths disagree, a dtype or shape is wrong, or a number is not finite.
+        BadInputError: When lengths disagree, a dtype or shape is wrong, a number is not finite, or segments are out of
+            order.
     """
 
     frames: Mapping[str, Array]
@@ -62,6 +74,7 @@ class Episode:
     success: bool | None = None
     rewards: Array | None = None
     environment_state: Array | None = None
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frames", MappingProxyType(dict(self.frames)))
@@ -72,6 +85,10 @@ class Episode:
         good = bool(times.ndim == 1 and length > 0 and np.isfinite(times).all() and (np.diff(times) > 0).all())
         expected = "at least one time, in seconds, finite and strictly increasing"
         require(good, "timestamps", f"{times.dtype} {times.shape}", expected, hint)
+        firsts = [first for first, _ in self.segments]
+        good = firsts == sorted(set(firsts)) and (not firsts or (firsts[0] == 0 and firsts[-1] < length))
+        expected = f"the first at 0, in ascending order, below {length}"
+        require(good, "segments", f"first steps {firsts}", expected, "correct the first steps")
         for camera, frames in self.frames.items():
             good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
             where, expected = f"frames[{camera!r}]", f"uint8 ({length}, H, W, 3)"

@@ -229,7 +229,7 @@ class MemoryStore(EpisodeStore):
         for index, names in enumerate(tuple(episode.frames) for episode in episodes):
             found, expected = f"cameras {names}", f"{self.cameras}, as in episode 0"
             require(names == self.cameras, f"episode {index}", found, expected, "use the same ones")
-        self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success) for e in episodes)
+        self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success, e.segments) for e in episodes)
 
     @property
     def fingerprint(self) -> str:
@@ -237,6 +237,7 @@ class MemoryStore(EpisodeStore):
         digest = hashlib.sha256()
         for episode in self._episodes:
             digest.update(episode.instruction.encode())
+            digest.update(repr(episode.segments).encode() if episode.segments else b"")
             vectors = (episode.timestamps, episode.actions, episode.state, episode.rewards, episode.environment_state)
             for array in (*episode.frames.values(), *vectors):
                 if array is not None:

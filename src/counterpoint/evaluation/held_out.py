@@ -8,7 +8,7 @@ from typing import Any
 
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.views import Segments, SubsetStore, by_segments
 from counterpoint.errors import require
 from counterpoint.files import read_object
 from counterpoint.formats import open_dataset, split_names
@@ -39,7 +39,7 @@ def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] |
     if not path.exists():
         return None
     split = inside if inside in split_names(path) else None
-    store = open_dataset(path, split=split, **reading_of(section))
+    store = by_segments(open_dataset(path, split=split, **reading_of(section)), section.get("segments", "episode"))
     out = set(config.get("held_out", ()))
     return store, [number for number, info in enumerate(store.episodes) if number not in out and info.length > 1]
 
@@ -56,7 +56,8 @@ def open_unseen(
     """Open the recorded episodes with instructions of a data set that runs were not trained on.
 
     The episodes are a split. If there are no splits, they are those that every run on these data held out, or that its
-    judges did not learn from (cross-fitting); if there are none of these either, all episodes.
+    judges did not learn from (cross-fitting); if there are none of these either, all episodes. Runs that were trained
+    on segments (`data.segments`) are shown segments.
 
     Args:
         configs: The runs' configurations.
@@ -79,16 +80,22 @@ def open_unseen(
     mine = [config for config, same in zip(configs, own, strict=True) if same]
     reading, held = reading_of(mine[0]["data"] if mine else {}), None
     reading["dialect"] = dialect or reading["dialect"]
+    sections = [config["data"] for config in configs if isinstance(config.get("data"), Mapping)]
+    clips: set[Segments] = {section.get("segments", "episode") for section in sections}
+    hint = "compare runs that were trained with the same data.segments"
+    require(len(clips) < 2, "data.segments", " and ".join(sorted(clips)), "one of them in all runs", hint)
+    segments: Segments = clips.pop() if clips else "episode"
     if chosen is None and mine and all("held_out" in config or "judged" in config for config in mine):
         held = set.intersection(*map(_unseen, mine))
         inside = mine[0]["data"].get("train_split")
-        source = open_dataset(path, split=inside if inside in splits else None, **reading)
+        source = by_segments(open_dataset(path, split=inside if inside in splits else None, **reading), segments)
     else:
         hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
         good = chosen is not None or not splits or not mine
         require(good, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
-        source = open_dataset(path, split=chosen, **reading)
+        source = by_segments(open_dataset(path, split=chosen, **reading), segments)
     way = f"the split {chosen}" if chosen else "all episodes"
+    way += ", each segment for itself" if segments == "task" else ""
     if held is not None:
         numbers = ", ".join(map(str, sorted(held)))
         judges = [len(config["judged"]) for config in mine if "judged" in config]

@@ -200,12 +200,14 @@ class ClipObjective(Objective):
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
+        needs_instructions: True if `language` objectives cannot learn from clips without an instruction.
         contrasts: True if instructions are contrasted with each other, so that one instruction gives no signal.
         extra_texts: Instructions that no clip carries out, used as negatives of every clip if `takes_extra` is True.
     """
 
     config_type: ClassVar[type[ClipConfig]]
     language: ClassVar[bool] = True
+    needs_instructions: ClassVar[bool] = True
     contrasts: ClassVar[bool] = True
     takes_extra: ClassVar[bool] = False
     extra_texts: tuple[str, ...] = ()

@@ -248,6 +248,7 @@ class R3M(ClipObjective):
 
     config_type = R3MConfig
     config: R3MConfig
+    needs_instructions = False
     reward_form = "language"
 
     def __init__(self, encoder: DualEncoder, config: R3MConfig | None = None) -> None:

@@ -7,6 +7,8 @@ Columns, with one row per frame in the order of the data set:
     progress_sparse                     progress in [0, 1]; the name is LeRobot's. With `monotone`, it never falls
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
+    segment                             number of the frame's segment in its episode, if the model was trained on
+                                        segments (`data.segments`): each is then labelled under its own task
     success                             True from where progress reaches the calibrated threshold until it falls by .1
                                         below it; left out if no failures fixed the threshold
     unlike_training                     True if the frame's distance to the training data exceeds a calibrated threshold
@@ -38,6 +40,7 @@ from tyro.conf import Positional, arg
 
 from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.store import EpisodeStore, camera_names, check_camera
+from counterpoint.data.views import Segments, SegmentStore, by_segments
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
@@ -47,9 +50,10 @@ from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number
 from counterpoint.folder import claim
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
+from counterpoint.formats.lerobot.copies import copy_with_feature
 from counterpoint.formats.lerobot.layout import read_info
+from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import CHECKED
-from counterpoint.formats.lerobot.writer import copy_with_feature
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,
@@ -81,6 +85,7 @@ class Labelling:
         goal: A goal image that replaces the instructions.
         device: The device that computes.
         batch_size: Number of frames encoded at once; by default as many as suit the model.
+        segments: `task` to label each segment of an episode for itself.
     """
 
     data: Path
@@ -91,6 +96,7 @@ class Labelling:
     device: str
     batch_size: int | None = None
     dialect: str | None = None
+    segments: Segments = "episode"
 
 
 def label(
@@ -148,17 +154,19 @@ def label(
     """
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
-    store = open_dataset(data, dialect=dialect)
+    trained = _trained(Path(model))
+    segments: Segments = "task" if trained.get("segments") == "task" and goal is None else "episode"
+    store = by_segments(open_dataset(data, dialect=dialect), segments)
     first = camera_names(None, store.cameras)  # data without images are refused
     target = _target(data, str(model), out, feature, overwrite)
     for camera in cameras:
         check_camera(camera, store.cameras)
     every, image = range(len(store.episodes)), None if goal is None else read_goal(goal)
-    own, names = [info.instruction for info in store.episodes], [f"{data}, episode {number}" for number in every]
+    own, names = [info.instruction for info in store.episodes], [f"{data}, {_place(store, number)}" for number in every]
     texts = given_instructions(own, names, instruction, text_file) if image is None else []
     parts = target.with_name(f".{target.name}.parts")
-    views = tuple(cameras) or _trained_views(Path(model), store) or first
-    job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size, dialect)
+    views = tuple(cameras) or _trained_views(trained, store) or first
+    job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size, dialect, segments)
     labeller = Labeller(job, store)
     calibration = labeller.calibration
     if not anyway:
@@ -178,12 +186,11 @@ def label(
         else:
             copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
         shutil.rmtree(parts)
-    print(
-        f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
-    )
+    what = "segments" if segments == "task" else "episodes"
+    print(f"Labelled {len(every)} {what}, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else ""))
     print(in_words(table, calibration, monotone=monotone))
     if still:
-        print(f"Nothing changes in episodes {', '.join(map(str, still))}: their labels say nothing")
+        print(f"Nothing changes in {'; '.join(_place(store, one) for one in still)}: the labels say nothing")
     return target
 
 
@@ -210,14 +217,26 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
     return out
 
 
-def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
-    """Return the cameras of the store that a run was trained on; empty for other models."""
+def _trained(model: Path) -> Mapping[str, Any]:
+    """Return the settings of a run's data; empty for other models."""
     file = model / "config.json"
     if not (model / "model").is_dir() or not file.is_file():
-        return ()
-    config = read_object(file, "a run's configuration", "restore the file")
-    names = config.get("data", {}).get("cameras") or []
+        return {}
+    found: Mapping[str, Any] = read_object(file, "a run's configuration", "restore the file").get("data", {})
+    return found
+
+
+def _trained_views(trained: Mapping[str, Any], store: EpisodeStore) -> tuple[str, ...]:
+    """Return the cameras of the store that a run was trained on; empty for other models."""
+    names = trained.get("cameras") or []
     return tuple(name for name in store.cameras if name in names or names == ["all"])
+
+
+def _place(store: EpisodeStore, number: int) -> str:
+    """Return the words for an episode, or for a segment of one."""
+    if not isinstance(store, SegmentStore):
+        return f"episode {number}"
+    return f"episode {store.owner[number]} from step {store.first[number]}"
 
 
 def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
@@ -226,6 +245,7 @@ def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
         "model": saved_digests(job.model),
         "data": store.fingerprint,
         "cameras": list(job.cameras),
+        "segments": job.segments,
         "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
@@ -340,7 +360,7 @@ class Labeller:
 
 def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Block], bytes]:
     """Open model and data in another process, and return the function `work` of a `Labeller`."""
-    return Labeller(job, open_dataset(job.data, dialect=job.dialect), targets).work
+    return Labeller(job, by_segments(open_dataset(job.data, dialect=job.dialect), job.segments), targets).work
 
 
 def _require_worth(model: str, calibration: Calibration, *, monotone: bool) -> None:
@@ -368,17 +388,23 @@ def _table(
     each = [reward.astype(np.float64) for reward, _, _ in parts]
     gained = [gains(reward[None], calibration.form)[0] for reward in each]
     progress = [calibration.progress_of(one, monotone=monotone) for one in gained]
-    lengths = store.lengths
+    lengths, own = store.lengths, np.arange(len(store.episodes))
+    whole, owner, first = store, own, np.zeros_like(own)
+    if isinstance(store, SegmentStore):
+        whole, owner, first = store.whole, store.owner, store.first
+    numbers = np.array(whole.numbers if isinstance(whole, LeRobotStore) else range(len(whole.episodes)), np.int64)
     columns = {
         "index": np.arange(lengths.sum()),
-        "episode_index": np.repeat(np.arange(len(lengths)), lengths),
-        "frame_index": np.concatenate([np.arange(length) for length in lengths]),
+        "episode_index": np.repeat(numbers[owner], lengths),
+        "frame_index": np.concatenate([np.arange(length) for length in lengths]) + np.repeat(first, lengths),
         "timestamp": np.concatenate([store.timestamps(number) for number in range(len(lengths))]).astype(np.float32),
         "progress_sparse": np.concatenate(progress).astype(np.float32),
         "reward": np.concatenate(each).astype(np.float32),
         "gain": np.concatenate([reward - reward[0] for reward in each]).astype(np.float32),
         "unlike_training": np.concatenate([novelty for _, novelty, _ in parts]) > 1,
     }
+    if isinstance(store, SegmentStore):
+        columns["segment"] = np.repeat(own - np.searchsorted(owner, owner), lengths)
     if calibration.graded:
         reached = [calibration.success_of(calibration.progress_of(one)) for one in gained]
         columns["success"] = np.concatenate(reached)
@@ -414,12 +440,14 @@ def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = Fals
     )
     if not calibration.graded:
         return words + "No column of success: too few failures among these videos to fix a threshold"
-    rows = table["episode_index"].to_numpy()
-    last = np.append(rows[1:] != rows[:-1], True)
+    names = [name for name in ("episode_index", "segment") if name in table.column_names]
+    rows = np.stack([table[name].to_numpy() for name in names])
+    last = np.append((rows[:, 1:] != rows[:, :-1]).any(0), True)
+    what = "segments" if "segment" in names else "episodes"
     solved, frames = (table["success"].to_numpy()[chosen] for chosen in (last, slice(None)))
     return words + (
         f"Success from progress {calibration.success:.3f}: "
-        f"{solved.sum()} of {len(solved)} episodes at their end, {frames.sum()} of {len(frames)} frames"
+        f"{solved.sum()} of {len(solved)} {what} at their end, {frames.sum()} of {len(frames)} frames"
     )
 
 

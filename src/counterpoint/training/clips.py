@@ -17,7 +17,7 @@ from counterpoint.data.resize import Fit
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import CamerasApart, OneCameraStore, SubsetStore
+from counterpoint.data.views import CamerasApart, OneCameraStore, Segments, SubsetStore, by_segments
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
@@ -51,6 +51,8 @@ class DataConfig(SplitsConfig):
         augmented_rows: Number of augmented rows of features per frame, in addition to the plain row, for a frozen
             backbone.
         state: Read the robot's state (proprioception, `observation.state`) together with each image.
+        segments: The clips to draw from: `episode` takes whole episodes; `task` takes each part of an episode that has
+            a task of its own, under that task.
     """
 
     size: int = Field(64, ge=16)
@@ -63,6 +65,7 @@ class DataConfig(SplitsConfig):
     holdout_seed: int = Field(0, ge=0)
     augmented_rows: int = Field(0, ge=0)
     state: bool = False
+    segments: Segments = "episode"
 
     def views(self, store: EpisodeStore) -> tuple[str, ...]:
         """Return the names of the chosen cameras."""
@@ -95,9 +98,14 @@ class ClipsRecipe(PretrainingRecipe):
             raise ValueError("compile and memory.recompute exclude each other: leave one out")
         return self
 
+    @property
+    def _reads_words(self) -> bool:
+        kind: Any = objective_class(self.objective.name, ClipObjective)
+        return bool(kind.language and kind.needs_instructions)
+
     def open(self, given: Given) -> Opened:
         """Open the data set and build the encoder."""
-        train, held_out = open_clips(given.one(), self.data, given.validation)
+        train, held_out = open_clips(given.one(), self.data, given.validation, language=self._reads_words)
         cameras = self.data.views(train)
         set_seed(self.train.seed)
         statistics = _state_statistics(train, held_out) if self.data.state else None
@@ -141,9 +149,7 @@ class ClipsRecipe(PretrainingRecipe):
         """Return the numbers of the episodes that each judge judges; none without cross-fitting."""
         if given.validation is not None or not self.data.folds or self.data.fold is not None or self.data.holdout:
             return ()
-        data = given.one()
-        whole, validation = (data, None) if isinstance(data, EpisodeStore) else self.data.open(data)
-        parts = folds_of(whole, self.data) if validation is None else ()
+        parts = parts_of(given.one(), self.data, language=self._reads_words)
         return parts if len(parts) > 1 else ()
 
     def judges(self, given: Given) -> Sequence[Self]:
@@ -206,32 +212,57 @@ def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeSt
     found = f"one instruction, {next(iter(own), '')!r}, which {name} has nothing to contrast with"
     hint = "learn progress without language: actol-videos, vip-videos or tcn-videos"
     hint += ", or give --extra-instructions FILE" if objective.takes_extra else ""
+    several = any(info.segments for info in store.episodes)
+    hint += ", or take each task of an episode for itself: --data.segments=task" if several else ""
     require(not alone, "--data", found, "two instructions or more", hint)
     return ()
 
 
 def open_clips(
-    data: str | Path | EpisodeStore, config: DataConfig, validation: EpisodeStore | None = None
+    data: str | Path | EpisodeStore,
+    config: DataConfig,
+    validation: EpisodeStore | None = None,
+    *,
+    language: bool = False,
 ) -> tuple[EpisodeStore, EpisodeStore | None]:
-    """Return the training episodes and, if there are any, the validation episodes; nothing is decoded yet."""
+    """Return the training episodes and, if there are any, the validation episodes; nothing is decoded yet.
+
+    Args:
+        data: The data set.
+        config: The choice of clips.
+        validation: Validation episodes, if `data` is a store.
+        language: Leave out episodes without an instruction.
+    """
     train, held_out = (data, validation) if isinstance(data, EpisodeStore) else config.open(data)
+    train, held_out = by_segments(train, config.segments), held_out and by_segments(held_out, config.segments)
+    where = data if isinstance(data, str | Path) else "data"
+    kept = _usable(train, config, where, language=language)
     if held_out is None and config.fold is not None:
-        parts = folds_of(train, config)
-        where, expected = "data.fold", f"0 to {len(parts) - 1}"
-        require(config.fold < len(parts), where, config.fold, expected, "name a part that there is")
-        out = list(parts[config.fold])
-        kept = sorted(set(range(len(train.episodes))) - set(out))
-        train, held_out = SubsetStore(train, kept), SubsetStore(train, out)
+        parts = _folds(train, kept, config)
+        found, expected = config.fold, f"0 to {len(parts) - 1}"
+        require(config.fold < len(parts), "data.fold", found, expected, "name a part that there is")
+        out = parts[config.fold]
+        kept, held_out = [e for e in kept if e not in set(out)], SubsetStore(train, out)
     elif held_out is None and config.holdout:
-        tasks = [info.instruction for info in train.episodes]
-        kept, out = hold_out(tasks, config.holdout, config.holdout_seed)
-        train, held_out = SubsetStore(train, kept), SubsetStore(train, out) if out else None
-    return _long_enough(train, config, data), held_out and _long_enough(held_out, config, data)
+        split = hold_out([train.episodes[e].instruction for e in kept], config.holdout, config.holdout_seed)
+        kept, chosen = ([kept[e] for e in part] for part in split)
+        held_out = SubsetStore(train, chosen) if chosen else None
+    elif held_out is not None:
+        held_out = _subset(held_out, _usable(held_out, config, where, language=language))
+    # The judges' parts are numbers of the whole store, which is then kept as `whole`.
+    return SubsetStore(train, kept) if config.folds else _subset(train, kept), held_out
 
 
-def folds_of(store: EpisodeStore, config: DataConfig) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the episodes in each part for cross-fitting."""
-    numbers = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
+def parts_of(data: str | Path | EpisodeStore, config: DataConfig, *, language: bool) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the episodes in each part for cross-fitting; none if the data have a validation split."""
+    train, held_out = (data, None) if isinstance(data, EpisodeStore) else config.open(data)
+    if held_out is not None:
+        return ()
+    train = by_segments(train, config.segments)
+    return _folds(train, _usable(train, config, "data", language=language, said=False), config)
+
+
+def _folds(store: EpisodeStore, numbers: Sequence[int], config: DataConfig) -> tuple[tuple[int, ...], ...]:
     tasks = [store.episodes[e].instruction for e in numbers]
     parts = cross_folds(tasks, [store.recording(e) for e in numbers], config.folds, config.holdout_seed)
     return tuple(tuple(numbers[at] for at in part) for part in parts)
@@ -243,16 +274,27 @@ def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, 
     return _prepared(train, config), held_out and _prepared(held_out, config)
 
 
-def _long_enough(store: EpisodeStore, config: DataConfig, where: object) -> EpisodeStore:
-    kept = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
+def _usable(
+    store: EpisodeStore, config: DataConfig, where: str | Path, *, language: bool, said: bool = True
+) -> list[int]:
+    """Return the episodes that are long enough and, for language, have an instruction; say how many have none."""
+    long = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
     found = f"no episode of {config.min_length} frames or more"
-    where = where if isinstance(where, str | Path) else "data"
-    require(kept, where, found, "at least one", "lower data.min_length")
-    if len(kept) == len(store.episodes):
-        return store
-    if isinstance(store, SubsetStore):
-        return SubsetStore(store.whole, [store.indices[e] for e in kept])
-    return SubsetStore(store, kept)
+    require(long, where, found, "at least one", "lower data.min_length")
+    kept = [e for e in long if store.episodes[e].instruction.strip()] if language else long
+    hint = "name the episodes' tasks, or learn progress without language: actol-videos, vip-videos or tcn-videos"
+    require(kept, where, "no episode with an instruction", "some", hint)
+    if said and len(kept) < len(long):
+        print(f"Left out {len(long) - len(kept)} of {len(long)} episodes: they have no instruction", flush=True)
+    several = sum(bool(store.episodes[e].segments) for e in kept) if language else 0
+    if said and several:
+        way = "--data.segments=task takes each task for itself"
+        print(f"{several} of {len(kept)} episodes have several tasks and are taken whole; {way}", flush=True)
+    return kept
+
+
+def _subset(store: EpisodeStore, kept: list[int]) -> EpisodeStore:
+    return store if len(kept) == len(store.episodes) else SubsetStore(store, kept)
 
 
 def _apart(store: EpisodeStore, cameras: tuple[str, ...]) -> EpisodeStore:

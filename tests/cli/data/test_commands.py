@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from counterpoint.formats import open_dataset, split_names
 from counterpoint.formats.minari.writer import write_minari
 from counterpoint.formats.video import encode_video
 from tests.formats.hdf5.made import write_robomimic
+from tests.formats.lerobot.made import edit_column, write_v30
+from tests.formats.lerobot.made import episode as made_episode
+from tests.formats.lerobot.test_membership import keep
 from tests.formats.made import memory_store, smooth_frames, write_epic, write_lerobot, write_variable_rate, write_videos
 from tests.formats.minari.made import goal_episodes
 
@@ -26,6 +30,43 @@ def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert fact in told
     for fact in ("train 0:2, val 2:3", "33% of 3 episodes", "task 0", "task 1"):
         assert fact in told
+
+
+def test_info_tells_how_instructions_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["Open the door", "open the door.", "", "close it"]
+    info(write_v30(tmp_path / "set", [made_episode(n, instruction=text) for n, text in enumerate(texts)]))
+    told = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "3 different; 1 of 4 episodes have none; 2 differ only in case, punctuation or spacing" in told
+
+
+def test_convert_keeps_segments_and_numbers_episodes_anew(tmp_path: Path) -> None:
+    parts = ((0, "reach"), (2, "grasp"))
+    made = [replace(made_episode(n), instruction="reach; grasp", segments=parts) for n in range(3)]
+    root = write_v30(tmp_path / "set", made, splits={"train": "0:1", "val": "1:3"})
+    keep(root, [0, 2])
+    store = open_dataset(convert(root, tmp_path / "out"))
+    assert [info.segments for info in store.episodes] == [parts, parts]
+    np.testing.assert_array_equal(store.actions(1), made[2].actions)
+    assert len(open_dataset(tmp_path / "out", split="val").episodes) == 1
+    made[0] = replace(made[0], instruction="tidy up")
+    root = write_v30(tmp_path / "subtasks", made, subtasks=True)
+    store = open_dataset(convert(root, tmp_path / "again"))
+    assert [(info.instruction, info.segments) for info in store.episodes[:2]] == [
+        ("tidy up", parts),
+        ("reach; grasp", parts),
+    ]
+
+
+def test_convert_retimes_a_clock_that_jitters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_v30(tmp_path / "set", [made_episode(0, sizes={}), made_episode(1, sizes={})])
+    edit_column(root / "data/chunk-000/file-000.parquet", "timestamp", [0, 0.104, 0.2, 0.297, 0.4] * 2)
+    with pytest.raises(BadInputError, match="--retime"):
+        convert(root, tmp_path / "out")
+    store = open_dataset(convert(root, tmp_path / "out", retime=True))
+    assert "The largest move of a timestamp was 0.004000 s" in capsys.readouterr().out
+    np.testing.assert_allclose(store.timestamps(1), np.arange(5) / 10)
+    with pytest.raises(BadInputError, match="--retime: found a video folder data set"):
+        convert(write_videos(tmp_path / "videos"), tmp_path / "v", retime=True)
 
 
 def test_info_of_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

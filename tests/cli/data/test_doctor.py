@@ -189,6 +189,21 @@ HARM: dict[str, tuple[Callable[[Path], None], str, str]] = {
         VIDEO,
         "15, as many as its episodes have rows",
     ),
+    "a video of another rate": (
+        lambda r: encode_video(r / VIDEO, smooth_frames(15, 24, 32), 20),
+        VIDEO,
+        "10, as info.json says",
+    ),
+    "seconds that are not those of the rows": (
+        lambda r: edit_column(r / EPISODES, "videos/observation.images.top/to_timestamp", setting(0, 0.9)),
+        VIDEO,
+        "0.500 s: 5 rows at 10 frames a second",
+    ),
+    "another rate": (
+        lambda r: edit_column(r / DATA, "timestamp", lambda times: [time / 3 for time in times]),
+        "episode 0",
+        "10 frames a second",
+    ),
     "a missing video": (lambda r: remove(r / VIDEO), VIDEO, "video"),
     "no metadata": (lambda r: remove(r / EPISODES), EPISODES, "parquet"),
 }

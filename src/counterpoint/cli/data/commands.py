@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from tyro.conf import Positional, arg
 
 from counterpoint.cli.data.alignment import alignment_of, measure
 from counterpoint.cli.data.doctor import examine
-from counterpoint.data.episode import Array, Episode
+from counterpoint.data.episode import Array, Episode, task_of
 from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
@@ -97,6 +98,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
         "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store, dialect).items()) or "none",
+        "instructions": _wording(Counter(episode.instruction for episode in store.episodes)),
         "success": f"{np.mean(known):.0%} of {len(known)} episodes that say" if known else "not recorded",
     }
     if isinstance(store, Reader):
@@ -132,6 +134,22 @@ def other_scripts(text: str) -> set[str]:
         elif letter >= "\u0250" and kind in ("So", "Sk", "Co", "Cn"):
             found.add("symbols")
     return found
+
+
+def _wording(counts: Counter[str]) -> str:
+    """Describe instructions: how many are different, missing, or the same but for case, punctuation and spacing."""
+    texts = [text for text in counts if text.strip()]
+    missing = counts.total() - sum(counts[text] for text in texts)
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(" ".join(re.findall(r"\w+", text.casefold())) or text, []).append(text)
+    twins = [group for group in alike.values() if len(group) > 1]
+    said = f"{len(texts)} different"
+    said += f"; {missing} of {counts.total()} episodes have none" if missing else ""
+    if twins:
+        pair = " and ".join(map(repr, twins[0][:2]))
+        said += f"; {sum(map(len, twins))} differ only in case, punctuation or spacing, such as {pair}"
+    return said
 
 
 def doctor(path: Positional[DataSet], *, dialect: Name = None) -> int:
@@ -185,12 +203,14 @@ def convert(
     fps: Number = None,
     dialect: Name = None,
     instruction_key: Name = None,
+    retime: bool = False,
 ) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
 
     A LeRobot data set has one whole number of frames a second. If the rates of all episodes round to the same number,
     every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
-    `fps` must be given, and videos are resampled to the frames nearest in time.
+    `fps` must be given, and videos are resampled to the frames nearest in time. `retime` corrects the clock of a
+    LeRobot data set and keeps every frame.
 
     Time on two cores: some hundred frames a second at 112 pixels, mostly for encoding video. Disk: about as much as the
     source, if the source is video too.
@@ -203,6 +223,9 @@ def convert(
         dialect: The dialect of HDF5 files that do not tell it.
         instruction_key: If the data record several instructions of an episode, the key of those to write, as
             `counterpoint data info` names it; by default the first instruction that is not empty.
+            With `retime`, the true rate, if timestamps and `meta/info.json` contradict each other.
+        retime: Write frame_index / fps instead of stored timestamps that jitter, and say by how much they moved. This
+            is refused if a frame is missing.
 
     Raises:
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
@@ -213,8 +236,12 @@ def convert(
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
     if isinstance(store, Hdf5Store):
         store, splits = _train_first(store)
-    rate = _rate(store, fps)
-    first = _episode(store, 0, rate, size, resample=fps is not None)
+    if isinstance(store, LeRobotStore):
+        splits = _renumbered(store)
+    moved = _retimed(path, store, fps) if retime else None
+    rate = _rate(store, None if retime else fps)
+    resample = fps is not None and not retime
+    first = _episode(store, 0, rate, size, resample=resample)
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
     writer = LeRobotWriter(
@@ -227,10 +254,11 @@ def convert(
         robot_type=str(raw.get("robot_type") or "unknown"),
         info=dict(raw.get("counterpoint") or {}) | about | rates,
         image_cameras=_lossless_cameras(store),
+        subtasks=any(info.segments and info.instruction != task_of(info.segments) for info in store.episodes),
     )
     with ProgressBar("Converting", len(store.episodes), "episodes") as bar:
         for number in range(len(store.episodes)):
-            episode = _episode(store, number, rate, size, resample=fps is not None)
+            episode = _episode(store, number, rate, size, resample=resample)
             for camera, frames in episode.frames.items():
                 (_, *own, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
                 found, expected = f"frames of {own[0]}x{own[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
@@ -243,7 +271,17 @@ def convert(
     if others:
         kept = f"those of {instruction_key}" if instruction_key else "the first that is not empty"
         print(f"Of several instructions an episode, {kept} were written; the keys were {', '.join(others)}")
+    if moved is not None:
+        print(f"The largest move of a timestamp was {moved:.6f} s")
     return Path(out)
+
+
+def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
+    """Give a LeRobot data set even times; return the largest move in seconds."""
+    found, hint = f"a {recognise(path).title} data set", "leave --retime out"
+    require(isinstance(store, LeRobotStore), "--retime", found, "a LeRobot data set, which stores timestamps", hint)
+    assert isinstance(store, LeRobotStore)
+    return store.retime(fps)
 
 
 def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> None:
@@ -265,6 +303,12 @@ def _splits(path: str | Path, store: EpisodeStore, dialect: str | None) -> dict[
         stop = first + len(open_dataset(path, split=name, dialect=dialect).episodes)
         splits[name], first = f"{first}:{stop}", stop
     return splits
+
+
+def _renumbered(store: LeRobotStore) -> dict[str, str]:
+    """Return the ranges of splits where episodes are numbered from 0 without gaps; drop splits that are empty."""
+    own = {name: np.searchsorted(store.numbers, span).tolist() for name, span in store.info.splits.items()}
+    return {name: f"{first}:{stop}" for name, (first, stop) in own.items() if first < stop}
 
 
 def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
@@ -315,7 +359,9 @@ def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, r
     frames = {camera: _frames(store, number, steps, camera, size) for camera in store.cameras}
     known = {name: values[steps] for name, values in vectors(store, number).items()}
     known["timestamps"] = np.arange(len(steps)) / rate
-    return Episode(frames, info.instruction, success=info.success, **known)
+    segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # of equal steps, the last
+    parts = tuple((first, words) for first, words in segments.items() if first < len(steps))
+    return Episode(frames, info.instruction, success=info.success, segments=parts, **known)
 
 
 def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:

@@ -25,14 +25,18 @@ from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import Reader
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.clock import clock_error
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_table, reading
+from counterpoint.formats.lerobot.words import read_words
 from counterpoint.formats.remote import located
 from counterpoint.formats.video import probe_video, uneven_rate
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
 
+_SLACK = 1.5  # frames by which an episode's stretch of video may differ from its rows
+_RATES = 0.02  # share by which a video's own rate may differ from that of info.json
 _BATCH = 1000  # frames a worker decodes: worth a worker's start, and few enough to find a bad one soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
@@ -138,10 +142,11 @@ def examine_lerobot(root: Path) -> list[BadInputError]:
     return [
         *_episodes(root, info, locations),
         *_tasks(root, info),
-        *_splits(root, info),
+        *_splits(root, info, [at.number for at in locations]),
         *_statistics(root),
-        *_rows(info, locations),
-        *_videos(locations),
+        *_rows(root, info, locations),
+        *_words(root, info, locations),
+        *_videos(info, locations),
     ]
 
 
@@ -151,22 +156,31 @@ def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Itera
         if info.raw.get(key) != count:
             yield BadInputError(root / layout.INFO, f"{key} = {info.raw.get(key)}", str(count), f"set {key} to {count}")
     numbers = [at.number for at in locations]
-    if numbers != list(range(len(locations))):
-        missing = sorted(set(range(len(locations))) - set(numbers))
-        found = f"no episode {missing[0]}" if missing else "episodes out of order"
-        yield BadInputError(root / "meta", found, f"episodes 0 to {len(locations) - 1}", "download meta/ again")
-    for at in locations:
-        if not at.instruction.strip():
-            found = f"no instruction for episode {at.number}"
-            yield BadInputError(root / "meta", found, "a task in words", "name the episode's task")
+    missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
+    if missing:
+        found = f"no episode {', '.join(map(str, missing[:10]))}{', ...' * (len(missing) > 10)}"
+        hint = f"download meta/ again; if they were removed, number the rest anew: counterpoint data convert {root} OUT"
+        yield BadInputError(root / "meta", found, f"episodes 0 to {numbers[-1]}", hint)
+    if len(set(numbers)) < len(numbers):
+        again = next(one for one, other in pairwise(numbers) if one == other)
+        yield damaged(root / "meta", f"episode {again} twice", "each episode once")
+    nameless = [at.number for at in locations if not any(task.strip() for task in at.tasks)]
+    if nameless:
+        listed = f"{', '.join(map(str, nameless[:10]))}{', ...' * (len(nameless) > 10)}"
+        found = f"no instruction for {len(nameless)} of {len(locations)} episodes: {listed}"
+        hint = "name their tasks; objectives that learn from instructions leave these episodes out"
+        yield BadInputError(root / "meta", found, "a task in words", hint)
 
 
-def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
-    where, hint = root / layout.INFO, "correct splits"
-    for name, (first, stop) in info.splits.items():
-        if not 0 <= first < stop <= info.episodes:
-            expected = f"a:b with 0 <= a < b <= {info.episodes}"
-            yield BadInputError(where, f"split {name!r} = {first}:{stop}", expected, hint)
+def _splits(root: Path, info: Info, numbers: list[int]) -> Iterator[BadInputError]:
+    where, hint, stop = root / layout.INFO, "correct splits", max(numbers, default=-1) + 1
+    for name, (first, last) in info.splits.items():
+        if not 0 <= first < last <= max(stop, info.episodes):
+            expected = f"a:b with 0 <= a < b <= {stop}"
+            yield BadInputError(where, f"split {name!r} = {first}:{last}", expected, hint)
+        elif missing := sorted(set(range(first, last)) - set(numbers)):
+            found = f"{len(missing)} episodes that do not exist in split {name!r}, the first {missing[0]}"
+            yield BadInputError(where, found, "episodes that exist", hint)
     for (one, a), (other, b) in combinations(info.splits.items(), 2):
         shared = min(a[1], b[1]) - max(a[0], b[0])
         if shared > 0:
@@ -176,7 +190,7 @@ def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
 
 def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
     """Check that the list of tasks is readable and as long as info.json says."""
-    path = root / ("meta/tasks.parquet" if info.version[0] == 3 else "meta/tasks.jsonl")
+    path = root / (layout.TASKS if info.version[0] == 3 else "meta/tasks.jsonl")
     try:
         with reading(path, "a task a line"):
             lines = [line["task"] for line in json_lines(path)] if path.suffix == ".jsonl" else read_table(path)
@@ -224,10 +238,19 @@ def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
     return None if isinstance(value, int | float) and math.isfinite(value) else (at, value)
 
 
-def _rows(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+def _words(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Compare the words of the rows with those of the episode table, whatever statistics say."""
+    try:
+        read_words(root, info, locations, rows=True)
+    except BadInputError as error:
+        yield error
+
+
+def _rows(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
     """Check counters, timestamps and vectors of each episode, a parquet file at a time."""
     wanted = [name for name in (layout.ACTION, layout.STATE) if name in info.features] + list(_COUNTERS)
     starts = np.cumsum([0, *(at.length for at in locations)])
+    whole = [at.number for at in locations] == list(range(len(locations)))  # if not, `index` has gaps too
     files: dict[Path, list[tuple[int, EpisodeLocation]]] = {}
     for start, at in zip(starts.tolist(), locations, strict=False):
         files.setdefault(at.data, []).append((start, at))
@@ -241,43 +264,55 @@ def _rows(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputErro
         missing = [name for name in wanted if name not in columns]
         if missing:
             yield damaged(path, f"no column {missing[0]!r}", "the features of info.json")
-        elif len(table) != own[0][1].rows:
-            yield damaged(path, f"{len(table)} rows", f"{own[0][1].rows}, as meta/ says")
+        elif told := {at.rows for _, at in own} - {len(table)}:
+            yield damaged(path, f"{len(table)} rows", f"{told.pop()}, as meta/ says")
         else:
             for start, at in own:
                 rows = {name: values[at.row : at.row + at.length] for name, values in columns.items()}
-                yield from _episode_rows(info, at, rows, start)
+                start = start if whole else int(rows["index"][0, 0])
+                yield from _episode_rows(root, info, at, rows, start)
 
 
-def _episode_rows(info: Info, at: EpisodeLocation, rows: dict[str, Array], start: int) -> Iterator[BadInputError]:
+def _episode_rows(
+    root: Path, info: Info, at: EpisodeLocation, rows: dict[str, Array], start: int
+) -> Iterator[BadInputError]:
     where, steps = f"{at.data}, episode {at.number}", np.arange(at.length)
     counters = {"episode_index": np.full(at.length, at.number), "frame_index": steps, "index": start + steps}
     for name, expected in counters.items():
         for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
             yield damaged(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
     times = rows["timestamp"][:, 0].astype(np.float64)
-    # Timestamps are float32 seconds: their rounding is no error, however long the episode.
-    allowed = layout.TOLERANCE + 2 * float(np.finfo(np.float32).eps) * float(np.abs(times).max())
-    wrong = np.flatnonzero(~(np.abs(np.diff(times) - 1 / info.fps) <= allowed))
-    if len(wrong) or not np.isfinite(times).all():
-        step = int(wrong[0]) if len(wrong) else 0
-        found = f"timestamps {times[step]:.6f} and {times[min(step + 1, len(times) - 1)]:.6f} at step {step}"
-        expected_step = f"steps of 1/{info.fps:g} s within {layout.TOLERANCE} s"
-        yield BadInputError(where, found, expected_step, "write timestamp as frame_index / fps")
+    error = clock_error(root, where, times, info.fps)
+    if error:
+        yield error
     for name in rows.keys() & {layout.ACTION, layout.STATE}:
         for step, dim in np.argwhere(~np.isfinite(rows[name]))[:1]:
             found = f"{rows[name][step, dim]} in {name!r} at step {step}"
             yield BadInputError(where, found, "finite numbers", "drop or repair the episode")
 
 
-def _videos(locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
-    """Check the number of frames in each video file against the rows of its episodes, and its frame rate."""
+def _videos(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Check each video file against the rows of its episodes: its number of frames, and its frame rate.
+
+    Also check that the episode table gives each episode as many seconds of video as it has rows.
+    """
+    for at in locations:
+        for video in at.videos.values():
+            if video.seconds is not None and abs(video.seconds * info.fps - at.length) > _SLACK:
+                told = f"{video.seconds:.3f} s for episode {at.number}"
+                expected = f"{at.length / info.fps:.3f} s: {at.length} rows at {info.fps:g} frames a second"
+                hint = "correct from_timestamp and to_timestamp in meta/episodes, or fps in meta/info.json"
+                yield BadInputError(video.path, told, expected, hint)
     for path, video in {video.path: video for at in locations for video in at.videos.values()}.items():
         try:
             frames, (least, most) = probe_video(path).frames, video.frames
             if not least <= frames <= most:
                 expected = f"{least}, as many as its episodes have rows"
                 yield BadInputError(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
+            rate = probe_video(path).fps
+            if rate and not probe_video(path).variable and abs(rate / info.fps - 1) > _RATES:
+                hint = "find out which is right: frames are read by their number, and times come from info.json"
+                yield BadInputError(path, f"{rate:.4g} frames a second", f"{info.fps:g}, as info.json says", hint)
             yield from uneven_rate(path)
         except BadInputError as error:
             yield error

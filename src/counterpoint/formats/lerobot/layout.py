@@ -12,7 +12,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,7 +23,7 @@ import pyarrow as pa
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole, read_bytes
-from counterpoint.formats.lerobot.tables import HINT, damaged, read_table, reading
+from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, damaged, read_table, reading
 
 INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -31,8 +31,8 @@ VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.m
 ACTION, STATE, IMAGES = "action", "observation.state", "observation.images."
 ENVIRONMENT = "observation.environment_state"
 REWARD, SUCCESS = "next.reward", "next.success"
-TOLERANCE = 1e-4
-"""Seconds by which the step between two timestamps may differ from 1/fps."""
+TASK, SUBTASK = "task_index", "subtask_index"
+TASKS, SUBTASKS = "meta/tasks.parquet", "meta/subtasks.parquet"
 
 _KNOWN = {
     *("codebase_version", "fps", "features", "total_episodes", "total_frames", "total_tasks", "total_videos"),
@@ -41,6 +41,7 @@ _KNOWN = {
 }
 _FIELD = re.compile(r"\{(chunk_index|file_index|episode_chunk|episode_index|video_key)(:0?\d?d)?\}")
 _SUCCESS = f"stats/{SUCCESS}/max"
+_TASK = ("stats/task_index/min", "stats/task_index/max")
 _DATA = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
 _VIDEO = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 _TRUST = "do not use this data set unless you trust it; keep its files and paths in its folder"
@@ -84,11 +85,15 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class VideoSpan:
-    """An episode's frames in a video file: the first frame's number, and bounds on the file's number of frames."""
+    """An episode's frames in a video file: the first frame's number, and bounds on the file's number of frames.
+
+    `seconds` is the length that the episode table gives; `None` where it gives none.
+    """
 
     path: Path
     first: int
     frames: tuple[int, int]
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,8 @@ class EpisodeLocation:
 
     number: int  # `episode_index`
     length: int
-    instruction: str
+    tasks: tuple[str, ...]  # in words, as the episode table lists them
+    task: int | None  # the one `task_index` of all rows; `None` if the statistics do not say or there are several
     success: bool | None  # whether any step reports success; `None` if the metadata do not say
     data: Path  # the parquet file
     row: int  # number of the episode's first row in that file
@@ -125,7 +131,7 @@ def read_info(root: Path) -> Info:
     require(version, path, found, "v3.0 or v2.1", hint)
     assert version is not None
     for key in sorted(raw.keys() - _KNOWN):
-        _warn_once(f"{path}: unknown key {key!r} is ignored")
+        warn_once(f"{path}: unknown key {key!r} is ignored")
     with reading(path, "the keys of a LeRobot data set"):
         splits = [(name, str(text).split(":")) for name, text in as_mapping(raw.get("splits") or {}).items()]
         info = Info(
@@ -152,19 +158,20 @@ def _feature(value: object) -> Feature:
 
 
 @cache
-def _warn_once(text: str) -> None:
+def warn_once(text: str) -> None:
+    """Log a warning, the first time that it is given."""
     _log.warning(text)
 
 
 def _require_inside(root: Path, path: Path) -> None:
-    """Refuse a link that leaves the data set's folder, except the links of the Hub's own cache (snapshots to blobs)."""
+    """Refuse a path or link that leaves the folder, except links of the Hub's own cache (snapshots to blobs)."""
     home = root.resolve()
     allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     try:
         inside = any(path.resolve().is_relative_to(folder) for folder in allowed)
     except (OSError, RuntimeError, ValueError):  # a loop of links, or not a valid path
         inside = False
-    require(inside, path, "a link that leaves the data set's folder", "a path inside it", _TRUST)
+    require(inside, path, "a path or link that leaves the data set's folder", "a path inside it", _TRUST)
 
 
 def _path(root: Path, template: str, **fields: int | str) -> Path:
@@ -181,6 +188,18 @@ def _path(root: Path, template: str, **fields: int | str) -> Path:
     return root / relative
 
 
+def image_file(root: Path, path: str) -> Path:
+    """Return the file of an image that a table names by its path, from the data set's folder or absolute.
+
+    Raises:
+        BadInputError: When the path leaves the data set's folder, or no file is there.
+    """
+    file, hint = root / path, f"copy the images into the folder, with the paths that the table names: {path:.80}"
+    _require_inside(root, file)
+    require(file.is_file(), file, "no such file", "an image inside the data set's folder", hint)
+    return file
+
+
 def split_names(root: Path) -> tuple[str, ...]:
     """Return the names of the splits in `meta/info.json`."""
     return tuple(read_info(root).splits)
@@ -195,31 +214,36 @@ def locate(root: Path, info: Info) -> list[EpisodeLocation]:
     return (_locate_v21 if info.version[0] == 2 else _locate_v30)(root, info)
 
 
-def _instruction(where: Path, tasks: Sequence[Any]) -> str:
-    """Return an episode's task in words; if it has several tasks, the first one, with one warning per file."""
-    if len(tasks) > 1:
-        _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
-    return str(tasks[0]) if tasks else ""
+def _one_task(ends: Sequence[Any]) -> int | None:
+    """Return the task of all rows from the least and the greatest `task_index`, each a list of one number."""
+    numbers = {as_whole(as_list(end)[0]) for end in ends if end is not None}
+    return numbers.pop() if len(numbers) == 1 and None not in ends else None
 
 
 def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
     path, stats = root / "meta/episodes.jsonl", root / "meta/episodes_stats.jsonl"
     success: dict[int, bool] = {}
+    task: dict[int, int | None] = {}
     if stats.exists():  # absent before v2.1
         with reading(stats, "statistics of each episode"):
             for line in json_lines(stats):
-                if entry := as_mapping(line.get("stats", {})).get(SUCCESS):
+                own = as_mapping(line.get("stats", {}))
+                if entry := own.get(SUCCESS):
                     success[as_whole(line["episode_index"])] = bool(as_list(as_mapping(entry)["max"])[0])
+                if entry := own.get("task_index"):
+                    ends = [as_mapping(entry)[end] for end in ("min", "max")]
+                    task[as_whole(line["episode_index"])] = _one_task(ends)
     locations = []
     for line in json_lines(path):
         with reading(path, "episode_index, length and tasks"):
-            episode, length, tasks = as_whole(line["episode_index"]), as_whole(line["length"]), as_list(line["tasks"])
+            episode, length = as_whole(line["episode_index"]), as_whole(line["length"])
+            words = tuple(map(str, as_list(line["tasks"])))
         require(1 <= length < 2**31, path, f"episode {episode} of length {length}", "at least one step", HINT)
         at = {"episode_chunk": episode // info.chunk, "episode_index": episode}
         span = (length, length)
         videos = {k: VideoSpan(_path(root, info.video_path, video_key=k, **at), 0, span) for k in info.video_keys}
-        data, words = _path(root, info.data_path, **at), _instruction(path, tasks)
-        locations.append(EpisodeLocation(episode, length, words, success.get(episode), data, 0, length, videos))
+        facts = (words, task.get(episode), success.get(episode))
+        locations.append(EpisodeLocation(episode, length, *facts, _path(root, info.data_path, **at), 0, length, videos))
     return sorted(locations, key=lambda location: location.number)
 
 
@@ -237,35 +261,89 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
     wanted = ["episode_index", "length", *_DATA, *(f"videos/{key}/{name}" for key in keys for name in _VIDEO)]
     files = [_read_episodes(path, wanted, info.fps) for path in sorted(folder.glob("*/*.parquet"))]
     columns = {name: np.concatenate([file[name] for file in files]) if files else np.zeros(0, int) for name in wanted}
-    tasks, success = ([entry for file in files for entry in file[name]] for name in ("tasks", _SUCCESS))
+    further = ("tasks", "task", _SUCCESS)
+    tasks, task, success = ([entry for file in files for entry in file[name]] for name in further)
     order = np.argsort(columns["episode_index"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     starts, lengths = columns["dataset_from_index"], columns["length"]
     rows = _spans(root, info.data_path, columns, "data", starts, lengths)
     firsts = {key: np.rint(columns[f"videos/{key}/from_timestamp"] * info.fps).astype(np.int64) for key in keys}
+    seconds = {key: columns[f"videos/{key}/to_timestamp"] - columns[f"videos/{key}/from_timestamp"] for key in keys}
     spans = {}
     for key, first in firsts.items():
         spans[key] = _spans(root, info.video_path, columns, f"videos/{key}", first, lengths, video_key=key)
         last = np.rint(columns[f"videos/{key}/to_timestamp"] * info.fps).astype(np.int64)
         np.maximum.at(spans[key].most, spans[key].file, last)  # a file may also be as long as its timestamps say
-    return [
+    locations = [
         EpisodeLocation(
             number=int(columns["episode_index"][at]),
             length=int(lengths[at]),
-            instruction=_instruction(folder, tasks[source]),
+            tasks=tuple(map(str, tasks[source])),
+            task=task[source],
             success=bool(success[source][0]) if success[source] else None,
             data=rows.paths[file := rows.file[at]],
             row=int(starts[at] - rows.first[file]),
             rows=int(rows.end[file] - rows.first[file]),
-            videos={key: span.video(at, int(firsts[key][at])) for key, span in spans.items()},
+            videos={key: span.video(at, int(firsts[key][at]), float(seconds[key][at])) for key, span in spans.items()},
         )
         for at, source in enumerate(order.tolist())
     ]
+    return _located(root, info, locations)
+
+
+def _located(root: Path, info: Info, locations: list[EpisodeLocation]) -> list[EpisodeLocation]:
+    """Correct the locations of episodes whose file has another number of rows than the metadata say.
+
+    LeRobot's converter from v2.1 named the file before for the first episode of some files (its issue 2401), and
+    metadata from which episodes were removed do not count their rows. An episode is where its number is, if all its
+    rows are together in one file; any other episode keeps its location, and reading refuses it.
+    """
+    counts = {path: _rows_of(path) for path in dict.fromkeys(at.data for at in locations)}
+    numbers = [at.number for at in locations]
+    removed = numbers != list(range(len(numbers)))
+    if any(counts[at.data] not in (None, at.rows) for at in locations):
+        folder = root / PurePosixPath(info.data_path).parts[0]
+        runs = [run for path in sorted(folder.rglob("*.parquet")) for run in _runs(root, path)]
+        known: dict[int, list[tuple[int, int, Path, int, int]]] = {}
+        for run in runs:
+            known.setdefault(run[0], []).append(run)
+        removed = removed or not known.keys() <= set(numbers)
+        for place, at in enumerate(locations):
+            own = known.get(at.number, [])
+            if len(own) == 1 and own[0][1] == at.length:
+                _, _, path, row, rows = own[0]
+                locations[place] = replace(at, data=path, row=row, rows=rows)
+    if removed:  # videos may go on after the last episode that is left
+        for place, at in enumerate(locations):
+            videos = {key: replace(video, frames=(video.frames[0], 2**31)) for key, video in at.videos.items()}
+            locations[place] = replace(at, videos=videos)
+    return locations
+
+
+def _rows_of(path: Path) -> int | None:
+    """Return the number of rows of a parquet file, 0 if it is missing, `None` if it is damaged."""
+    try:
+        return count_rows(path) if path.is_file() else 0
+    except BadInputError:
+        return None
+
+
+def _runs(root: Path, path: Path) -> list[tuple[int, int, Path, int, int]]:
+    """Return number and length of each run of rows of one episode in a file, the file, the first row, and all rows."""
+    _require_inside(root, path)
+    try:
+        numbers = as_matrix(path, read_table(path, ["episode_index"]), "episode_index")[:, 0]
+    except (BadInputError, LookupError):
+        return []
+    firsts = np.concatenate([[0], np.flatnonzero(np.diff(numbers)) + 1])
+    lengths = np.diff(np.append(firsts, len(numbers)))
+    runs = zip(numbers[firsts].tolist(), lengths.tolist(), firsts.tolist(), strict=True)
+    return [(number, length, path, first, len(numbers)) for number, length, first in runs]
 
 
 def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
     """Read a file of `meta/episodes`: numbers as arrays, tasks and success as lists."""
-    table = read_table(path, [*wanted, "tasks", _SUCCESS])
+    table = read_table(path, [*wanted, "tasks", *_TASK, _SUCCESS])
     for name in [*wanted, "tasks"]:
         sound = name in table.column_names and _is_sound(name, table[name], fps)
         require(sound, path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode", HINT)
@@ -275,6 +353,9 @@ def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
         known = _SUCCESS in table.column_names
         columns[_SUCCESS] = table[_SUCCESS].to_pylist() if known else [None] * len(table)
         columns[_SUCCESS] = [entry and as_list(entry) for entry in columns[_SUCCESS]]
+        columns["task"] = [None] * len(table)
+        if set(_TASK) <= set(table.column_names):
+            columns["task"] = list(map(_one_task, zip(*(table[name].to_pylist() for name in _TASK), strict=True)))
     starts, ends, lengths = (columns[name] for name in ("dataset_from_index", "dataset_to_index", "length"))
     for at in np.flatnonzero((lengths < 1) | (ends - starts != lengths))[:1]:
         found = f"episode {columns['episode_index'][at]} of length {lengths[at]} in rows {starts[at]} to {ends[at]}"
@@ -304,9 +385,9 @@ class _Spans:
     file: Array
     most: Array
 
-    def video(self, episode: int, first: int) -> VideoSpan:
+    def video(self, episode: int, first: int, seconds: float) -> VideoSpan:
         file = self.file[episode]
-        return VideoSpan(self.paths[file], first, (int(self.end[file]), int(self.most[file])))
+        return VideoSpan(self.paths[file], first, (int(self.end[file]), int(self.most[file])), seconds)
 
 
 def _spans(

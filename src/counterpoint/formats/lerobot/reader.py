@@ -7,19 +7,23 @@ round(from_timestamp * fps), and step t is t frames later. Every read compares t
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 from counterpoint.formats.base import Reader, require_split, stack_images
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.clock import clock_error, even_times
 from counterpoint.formats.lerobot.layout import EpisodeLocation
 from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, file_key, from_png, read_rows
+from counterpoint.formats.lerobot.words import read_words
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import cut_out, probe_video, read_frames
 
@@ -53,18 +57,30 @@ class LeRobotStore(Reader):
         self.info = layout.read_info(self.root)
         locations = layout.locate(self.root, self.info)
         numbers = [location.number for location in locations]
-        good = len(numbers) == self.info.episodes and numbers == list(range(len(numbers)))
-        expected = f"{self.info.episodes}, as {layout.INFO} says"
-        require(good, self.root / "meta", f"{len(numbers)} episodes, numbered {numbers[:3]} ...", expected, HINT)
-        first, last = self._range(split)
-        self._locations = tuple(locations[first:last])
+        once, where = numbers and len(set(numbers)) == len(numbers), self.root / "meta"
+        found = f"{len(numbers)} episodes, numbered {numbers[:3]} ..."
+        require(once, where, found, f"{self.info.episodes}, as {layout.INFO} says, each once", HINT)
+        if len(numbers) != self.info.episodes:
+            told = f"{len(numbers)} episodes are listed, but total_episodes in {layout.INFO} is {self.info.episodes}"
+            layout.warn_once(f"{where}: {told}; `counterpoint data doctor` tells more")
+        self._locations = tuple(self._in_split(locations, split))
         for path in self._media:
             require(path.is_file(), path, "no such file", "a file that the metadata name", HINT)
         self.names = [f"{location.data}, episode {location.number}" for location in self._locations]
         self._keys = self.info.cameras
         self.cameras = tuple(self._keys)
-        fps = self.info.fps
-        self.episodes = tuple(EpisodeInfo(at.length, at.instruction, fps, self._success(at)) for at in self._locations)
+        self._even: dict[int, Array] | None = None
+        words = read_words(self.root, self.info, self._locations)
+        self.episodes = tuple(
+            EpisodeInfo(at.length, task, self.info.fps, self._success(at), segments)
+            for at, (task, segments) in zip(self._locations, words, strict=True)
+        )
+        self.facts = {name: text for name, text in self._facts(numbers) if text}
+
+    @property
+    def numbers(self) -> list[int]:
+        """The `episode_index` of each episode; episodes that were removed leave gaps."""
+        return [location.number for location in self._locations]
 
     @property
     def fingerprint(self) -> str:
@@ -72,7 +88,7 @@ class LeRobotStore(Reader):
         digest = hashlib.sha256(repr([location.number for location in self._locations]).encode())
         for path in sorted(p for p in (self.root / "meta").rglob("*") if p.is_file()):
             digest.update(path.relative_to(self.root).as_posix().encode() + read_bytes(path))
-        for path in self._media:
+        for path in [*self._media, *sorted((self.root / "images").rglob("*.*"))]:
             _, size, changed = file_key(path)
             digest.update(f"{path.relative_to(self.root)}|{size}|{changed}|".encode())
         return digest.hexdigest()
@@ -92,7 +108,7 @@ class LeRobotStore(Reader):
             return read_frames(video.path, video.first + steps)
         start = int(steps[0])
         column = self._rows(at, [key], start, int(steps[-1]) + 1 - start)[key]
-        images = from_png(at.data, column.take(pa.array(steps - start)))
+        images = from_png(at.data, column.take(pa.array(steps - start)), partial(layout.image_file, self.root))
         return stack_images((f"{at.data}, {key}", image) for image in images)
 
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
@@ -105,14 +121,40 @@ class LeRobotStore(Reader):
 
     def timestamps(self, episode: int) -> Array:
         """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""
-        at, fps = self._locations[episode], self.info.fps
-        stored = self._checked(at)["timestamp"][:, 0].astype(np.float64)
-        off = np.abs(np.diff(stored) - 1 / fps)
-        rounding = 2 * float(np.finfo(np.float32).eps) * float(np.abs(stored).max())
-        if len(off) and not off.max() <= layout.TOLERANCE + rounding:
-            found = f"a step of {np.diff(stored)[off.argmax()]:.6f} s in episode {at.number}"
-            raise BadInputError(at.data, found, f"1/{fps:g} s within {layout.TOLERANCE} s", "write frame_index / fps")
+        if self._even is not None:
+            return self._even[episode]
+        at = self._locations[episode]
+        error = clock_error(self.root, str(self.names[episode]), self._clock(at), self.info.fps)
+        if error:
+            raise error
         return super().timestamps(episode)
+
+    def retime(self, fps: float | None = None) -> float:
+        """Take frame_index / rate as the times of all episodes from now on, for clocks that jitter.
+
+        Args:
+            fps: The rate, if the stored timestamps and `meta/info.json` contradict each other; by default that of
+                `meta/info.json`.
+
+        Returns:
+            The largest move of a timestamp, in seconds.
+
+        Raises:
+            BadInputError: When a frame is missing or the rate is in doubt.
+        """
+        times, moves = {}, [0.0]
+        for number, at in enumerate(self._locations):
+            where = str(self.names[number])
+            times[number], moved = even_times(self.root, where, self._clock(at), self.info.fps, told=fps)
+            moves.append(moved)
+        self._even = times
+        rate = self.info.fps if fps is None else float(fps)
+        self.episodes = tuple(replace(info, fps=rate) for info in self.episodes)
+        return max(moves)
+
+    def _clock(self, at: EpisodeLocation) -> Array:
+        stored: Array = self._checked(at)["timestamp"][:, 0].astype(np.float64)
+        return stored
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return the feature of an action, a state or a reward, if the data set has it."""
@@ -148,14 +190,26 @@ class LeRobotStore(Reader):
             return at.success
         return bool(as_matrix(at.data, self._rows(at, [layout.SUCCESS], 0, at.length), layout.SUCCESS).any())
 
-    def _range(self, split: str | None) -> tuple[int, int]:
+    def _in_split(self, locations: list[EpisodeLocation], split: str | None) -> list[EpisodeLocation]:
+        """Return the episodes whose numbers are in the split's range."""
         if split is None:
-            return 0, self.info.episodes
-        known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
+            return locations
+        known, where, stop = self.info.splits, self.root / layout.INFO, locations[-1].number + 1
         require_split(self.root, split, known)
         first, last = known[split]
-        require(0 <= first < last <= total, where, f"split {split!r} as {first}:{last}", f"some of the {total}", HINT)
-        return first, last
+        own = [at for at in locations if first <= at.number < last]
+        good, found = own and last <= max(stop, self.info.episodes), f"split {split!r} as {first}:{last}"
+        require(good, where, found, f"episodes that exist, of 0 to {stop - 1}", "correct splits, or leave --split out")
+        return own
+
+    def _facts(self, numbers: list[int]) -> Iterator[tuple[str, str]]:
+        """Yield facts for `data info`: gaps between the episodes' numbers, and segments."""
+        missing = sorted(set(range(numbers[-1])) - set(numbers))
+        listed = ", ".join(map(str, missing[:10])) + ", ..." * (len(missing) > 10)
+        yield "episodes removed", f"{len(missing)}: {listed}; the others keep their numbers" if missing else ""
+        several = [info.segments for info in self.episodes if info.segments]
+        count = sum(map(len, several))
+        yield "segments", f"{count} with tasks of their own, in {len(several)} episodes" if several else ""
 
     @cached_property
     def _media(self) -> list[Path]:

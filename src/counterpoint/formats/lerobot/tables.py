@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,9 +25,10 @@ from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import MOST_BYTES, decode_image, parsing, require_size
 from counterpoint.formats.lru import LRUCache
-from counterpoint.formats.remote import opened
+from counterpoint.formats.remote import opened, read_whole
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_PIECE = 256  # rows of a column that are read at a time
 HINT = "copy or download the data set again"
 CHECKED = {"write_page_checksum": True}
 """Options of every parquet file that is written: pages have checksums, which are compared on reading if they exist."""
@@ -50,6 +51,24 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         present = names if columns is None else [name for name in columns if name in names]
         _check_sizes(path, file.metadata, range(file.num_row_groups), len(present))
         return file.read(columns=present, use_threads=False)
+
+
+def read_cells(path: Path, column: str, rows: Sequence[int]) -> dict[int, object]:
+    """Return a column's value at some rows, by row; the column is read in pieces, since every row may repeat much.
+
+    A missing file or column has no values.
+    """
+    found: dict[int, object] = {}
+    if not path.is_file():
+        return found
+    wanted, start = np.unique(np.asarray(rows, np.int64)), 0
+    with reading(path), pq.ParquetFile(opened(path), page_checksum_verification=True) as file:
+        if column in file.schema_arrow.names:
+            for piece in file.iter_batches(_PIECE, columns=[column], use_threads=False):
+                inside = wanted[(wanted >= start) & (wanted < start + len(piece))]
+                found |= {int(row): piece[0][int(row) - start].as_py() for row in inside}
+                start += len(piece)
+    return found
 
 
 def _check_sizes(path: Path, metadata: pq.FileMetaData, groups: Iterable[int], columns: int) -> None:
@@ -159,12 +178,23 @@ def as_png(frames: Array) -> pa.Array:
     return pa.array(rows, type=_IMAGE)
 
 
-def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
-    """Return the images uint8 [H, W, 3] of structs with encoded bytes: the reverse of `as_png`."""
+def from_png(where: Path, images: pa.ChunkedArray, found_at: Callable[[str], Path]) -> list[Array]:
+    """Return the images uint8 [H, W, 3] of structs with encoded bytes or a path: the reverse of `as_png`.
+
+    Args:
+        where: The parquet file, for errors.
+        images: [T] structs, or texts that are paths.
+        found_at: Returns the file at a path, and refuses a path outside the data set's folder.
+    """
     decoded = []
     for entry in images.to_pylist():
-        content = entry.get("bytes") if isinstance(entry, dict) else None
-        if not isinstance(content, bytes):
-            raise damaged(where, "an image without bytes", "encoded images inside the parquet file")
-        decoded.append(decode_image(where, content))
+        parts = entry if isinstance(entry, dict) else {"path": entry}
+        content, path = parts.get("bytes"), parts.get("path")
+        if content is None and isinstance(path, str) and path:
+            file = found_at(path)
+            decoded.append(decode_image(file, read_whole(file)))
+        elif isinstance(content, bytes):
+            decoded.append(decode_image(where, content))
+        else:
+            raise damaged(where, "an image without bytes", "images inside the parquet file, or their paths")
     return decoded

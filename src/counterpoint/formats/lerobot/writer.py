@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from counterpoint.data.episode import Array, Episode
+from counterpoint.data.episode import Array, Episode, Segment, task_of
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import Beside
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.clock import TOLERANCE
 from counterpoint.formats.lerobot.tables import CHECKED, as_column, as_matrix, as_png, read_table
 from counterpoint.formats.video import Codec, encode_video, probe_video, read_frames, remux
 
@@ -117,15 +118,16 @@ class _VideoTrack:
         return self._folder / layout.VIDEO_PATH.format(video_key=self._key, chunk_index=chunk, file_index=file)
 
 
-def _write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
-    """Write `meta/tasks.parquet` as pandas writes a frame whose index is named "task"."""
-    table = pa.table({"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())})
-    kinds = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
+def _write_tasks(path: Path, tasks: Mapping[str, int], name: str) -> None:
+    """Write the numbers of tasks or subtasks as pandas writes a frame whose index is named `name`."""
+    index = f"{name}_index"
+    table = pa.table({index: pa.array(tasks.values(), pa.int64()), name: pa.array(tasks, pa.string())})
+    kinds = {index: ("int64", "int64"), name: ("unicode", "object")}
     columns = [
-        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
-        for name, (kind, numpy) in kinds.items()
+        {"name": column, "field_name": column, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for column, (kind, numpy) in kinds.items()
     ]
-    pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
+    pandas = {"index_columns": [name], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path, **CHECKED)
 
 
@@ -193,6 +195,22 @@ _MB = 1024**2
 _COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 
 
+def _makes_up(episode: Episode) -> bool:
+    """Return whether the segments' tasks together are the episode's task."""
+    return bool(episode.segments) and task_of(episode.segments) == episode.instruction
+
+
+def _tasks(episode: Episode) -> list[str]:
+    """Return the tasks of an episode, as its metadata list them."""
+    return list(dict.fromkeys(words for _, words in episode.segments)) if _makes_up(episode) else [episode.instruction]
+
+
+def _numbered(known: dict[str, int], segments: Sequence[Segment], steps: Array) -> Array:
+    """Return the number of the words at each step [T, 1], as int64 [T, 1]; new words get the next number."""
+    numbers = np.array([known.setdefault(words, len(known)) for _, words in segments], np.int64)
+    return numbers[np.searchsorted([first for first, _ in segments], steps, side="right") - 1]
+
+
 def _vectors(episode: Episode) -> dict[str, Array | None]:
     return {layout.ACTION: episode.actions, layout.STATE: episode.state, layout.ENVIRONMENT: episode.environment_state}
 
@@ -201,7 +219,8 @@ class LeRobotWriter:
     """A writer of episodes into a new folder, which appears only after `finalize`.
 
     Success is kept as the feature `next.success`, true at the last step of a successful episode, and rewards as
-    `next.reward`; each exists if the first episode has it. The format has no room for masks and terminal frames.
+    `next.reward`; each exists if the first episode has it. Segments that make up the episode's task are kept as the
+    rows' `task_index`, any others as `subtask_index`. The format has no room for masks and terminal frames.
 
     Args:
         root: The folder to write; it must not exist.
@@ -213,6 +232,7 @@ class LeRobotWriter:
         robot_type: The robot's name for readers.
         info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
         image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
+        subtasks: Write `subtask_index` and `meta/subtasks.parquet`, for segments that do not make up the task.
         codec: The video codec.
         data_files_size_in_mb: A parquet file that has reached this size takes no further episode.
         video_files_size_in_mb: An mp4 file that has reached this size takes no further episode.
@@ -234,6 +254,7 @@ class LeRobotWriter:
         robot_type: str,
         info: Mapping[str, Any] | None = None,
         image_cameras: Sequence[str] = (),
+        subtasks: bool = False,
         codec: Codec = "libx264",
         data_files_size_in_mb: float = 100,
         video_files_size_in_mb: float = 200,
@@ -259,6 +280,7 @@ class LeRobotWriter:
         self._data = _DataFiles(self._build, data_files_size_in_mb * _MB, chunks_size)
         self._pixels = {name: PixelCounts() for name in cameras}
         self._tasks: dict[str, int] = {}
+        self._subtasks: dict[str, int] | None = {} if subtasks else None
         self._episodes: list[dict[str, Any]] = []
         self._frames = 0
         self._known: dict[str, bool] = {}
@@ -276,7 +298,7 @@ class LeRobotWriter:
         videos = videos or {}
         self._check(episode, videos)
         number, length = len(self._episodes), len(episode)
-        meta: dict[str, Any] = {"episode_index": number, "tasks": [episode.instruction], "length": length}
+        meta: dict[str, Any] = {"episode_index": number, "tasks": _tasks(episode), "length": length}
         columns = self._columns(episode)
         table = {name: as_column(values) for name, values in columns.items()}
         stats = {name: vector_stats(values) for name, values in columns.items()}
@@ -326,7 +348,9 @@ class LeRobotWriter:
             track.close()
         table = pa.Table.from_pylist(self._episodes)
         pq.write_table(table, self._build / "meta/episodes/chunk-000/file-000.parquet", **CHECKED)
-        _write_tasks(self._build / "meta/tasks.parquet", self._tasks)
+        _write_tasks(self._build / layout.TASKS, self._tasks, "task")
+        if self._subtasks is not None:
+            _write_tasks(self._build / layout.SUBTASKS, self._subtasks, "subtask")
         self._write_json("stats.json", self._stats())
         sizes = {"total_episodes": total, "total_frames": self._frames, "total_tasks": len(self._tasks)}
         info = {"codebase_version": "v3.0", **sizes, "fps": self._fps, "splits": splits}
@@ -351,8 +375,8 @@ class LeRobotWriter:
             _expect(f"{where}, {key}", None if values is None else values.shape[1], self._dims[key], "dimensions")
         steps = np.diff(episode.timestamps)
         off = np.abs(steps - 1 / self._fps)
-        if len(steps) and off.max() > layout.TOLERANCE:
-            found, expected = f"a step of {steps[off.argmax()]:.6f} s", f"1/{self._fps} s within {layout.TOLERANCE}"
+        if len(steps) and off.max() > TOLERANCE:
+            found, expected = f"a step of {steps[off.argmax()]:.6f} s", f"1/{self._fps} s within {TOLERANCE}"
             raise BadInputError(where, found, expected, "resample the episode")
         known = {"success": episode.success is not None, "rewards": episode.rewards is not None}
         self._known = self._known or known
@@ -369,9 +393,12 @@ class LeRobotWriter:
             layout.REWARD: rewards,
             "timestamp": (steps / self._fps).astype(np.float32),
         }
-        task = self._tasks.setdefault(episode.instruction, len(self._tasks))
-        numbers = (steps, np.full_like(steps, len(self._episodes)), steps + self._frames, np.full_like(steps, task))
+        whole = ((0, episode.instruction),)
+        task = _numbered(self._tasks, episode.segments if _makes_up(episode) else whole, steps)
+        numbers = (steps, np.full_like(steps, len(self._episodes)), steps + self._frames, task)
         columns |= zip(_COUNTERS, numbers, strict=True)
+        if self._subtasks is not None:
+            columns[layout.SUBTASK] = _numbered(self._subtasks, episode.segments or whole, steps)
         return {name: column for name, column in columns.items() if column is not None}
 
     def _hub_metadata(self, columns: Mapping[str, Array]) -> dict[str, str]:
@@ -395,6 +422,7 @@ class LeRobotWriter:
         vectors += [("bool", layout.SUCCESS, 1)] if self._known["success"] else []
         vectors += [("float32", layout.REWARD, 1)] if self._known["rewards"] else []
         vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in _COUNTERS]
+        vectors += [("int64", layout.SUBTASK, 1)] if self._subtasks is not None else []
         return features | {name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors}
 
     def _stats(self) -> dict[str, Any]:
@@ -408,64 +436,6 @@ class LeRobotWriter:
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=4, ensure_ascii=False)
         (self._build / "meta" / name).write_text(text + "\n", encoding="utf-8")
-
-
-def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float32]) -> None:
-    """Copy a LeRobot v3 data set and add one number to every frame; media are copied as they are.
-
-    Args:
-        root: The data set.
-        out: The folder to write; it must not exist, and appears only when complete.
-        name: The feature; an existing one is replaced.
-        values: [N], in the order of the frames' `index`.
-    """
-    require_new(out)
-    with Beside(out) as folder:
-        build = Path(folder) / "dataset"
-        shutil.copytree(root, build, ignore=shutil.ignore_patterns(".*"))
-        for path in sorted((build / "data").rglob("*.parquet")):
-            file = pq.ParquetFile(path, page_checksum_verification=True)
-            groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
-            _write_groups(path, [_with_feature(group, name, values[group["index"].to_numpy()]) for group in groups])
-        for path in sorted((build / "meta/episodes").rglob("*.parquet")):
-            table = read_table(path).replace_schema_metadata(None)
-            spans = zip(table["dataset_from_index"].to_pylist(), table["dataset_to_index"].to_pylist(), strict=True)
-            stats = [vector_stats(values[first:last, None]) for first, last in spans]
-            for kind in stats[0] if stats else ():
-                table = _with_column(table, f"stats/{name}/{kind}", pa.array([one[kind] for one in stats]))
-            _write_groups(path, [table])
-        for file_name in ("info.json", "stats.json"):
-            path = build / "meta" / file_name
-            tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-            if file_name == "stats.json":
-                tree[name] = vector_stats(values[:, None])
-            else:
-                tree["features"][name] = {"dtype": "float32", "shape": [1], "names": None}
-            path.write_text(json.dumps(tree, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
-        require_new(out)
-        build.rename(out)
-
-
-def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    at = table.schema.get_field_index(name)
-    return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
-
-
-def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa.Table:
-    """Return rows of data with one more number, which is also added to the Hub's description of the columns."""
-    metadata = dict(table.schema.metadata or {})
-    if b"huggingface" in metadata:
-        tree = json.loads(metadata[b"huggingface"])
-        tree["info"]["features"][name] = {"dtype": "float32", "_type": "Value"}
-        metadata[b"huggingface"] = json.dumps(tree).encode()
-    return _with_column(table, name, pa.array(values)).replace_schema_metadata(metadata)
-
-
-def _write_groups(path: Path, groups: Sequence[pa.Table]) -> None:
-    """Write a parquet file of these row groups, replacing an existing file."""
-    with pq.ParquetWriter(path, groups[0].schema, **CHECKED) as writer:
-        for group in groups:
-            writer.write_table(group, row_group_size=len(group))
 
 
 def _key(camera: str) -> str:

@@ -1,4 +1,4 @@
-"""Copy a LeRobot data set and add cameras, stored losslessly as PNG in its parquet files.
+"""Copy a LeRobot data set and add cameras, stored losslessly as PNG in its parquet files, or a number for every frame.
 
 All other content is kept: videos are copied, not encoded again. The copy is made next to its path and renamed when it
 is complete.
@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import require
@@ -21,10 +23,11 @@ from counterpoint.files import Beside
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation
-from counterpoint.formats.lerobot.tables import CHECKED, as_png, damaged, read_table
-from counterpoint.formats.lerobot.writer import PixelCounts, sampled_steps
+from counterpoint.formats.lerobot.tables import CHECKED, as_png, read_table
+from counterpoint.formats.lerobot.writer import PixelCounts, sampled_steps, vector_stats
 from counterpoint.progress import ProgressBar
 
+_ANEW = "write the data set anew first: counterpoint data convert DATA OUT"
 _HUB = b"huggingface"
 Frames = Callable[[int], Mapping[str, Array]]
 
@@ -78,8 +81,8 @@ def _write_rows(
 ) -> Iterator[tuple[int, dict[str, PixelCounts]]]:
     """Write a parquet file anew, one row group per episode; yield each episode's number and pixel counts."""
     table = read_table(source)
-    if len(table) != locations[0].rows:
-        raise damaged(source, f"{len(table)} rows", f"{locations[0].rows}, as the metadata say")
+    told = sum(location.length for location in locations)
+    require(len(table) == told, source, f"{len(table)} rows", f"{told}, as the metadata say", _ANEW)
     metadata = table.schema.metadata or {}
     hub = json.loads(metadata.get(_HUB, b"{}"))
     if hub:  # the Hub's viewer and `datasets` need it to show a struct of bytes as an image
@@ -141,3 +144,63 @@ def _add_statistics(copy: Path, keys: Mapping[str, str], pixels: Mapping[int, Ma
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float32]) -> None:
+    """Copy a LeRobot v3 data set and add one number to every frame; media are copied as they are.
+
+    Args:
+        root: The data set.
+        out: The folder to write; it must not exist, and appears only when complete.
+        name: The feature; an existing one is replaced.
+        values: [N], in the order of the frames' `index`.
+    """
+    require_new(out)
+    with Beside(out) as folder:
+        build = Path(folder) / "dataset"
+        shutil.copytree(root, build, ignore=shutil.ignore_patterns(".*"))
+        for path in sorted((build / "data").rglob("*.parquet")):
+            file = pq.ParquetFile(path, page_checksum_verification=True)
+            groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            last = max(int(group["index"].to_numpy().max(initial=-1)) for group in groups)
+            require(last < len(values), path, f"index {last}", f"{len(values)} rows in all", _ANEW)
+            _write_groups(path, [_with_feature(group, name, values[group["index"].to_numpy()]) for group in groups])
+        for path in sorted((build / "meta/episodes").rglob("*.parquet")):
+            table = read_table(path).replace_schema_metadata(None)
+            spans = zip(table["dataset_from_index"].to_pylist(), table["dataset_to_index"].to_pylist(), strict=True)
+            stats = [vector_stats(values[first:last, None]) for first, last in spans]
+            for kind in stats[0] if stats else ():
+                table = _with_column(table, f"stats/{name}/{kind}", pa.array([one[kind] for one in stats]))
+            _write_groups(path, [table])
+        for file_name in ("info.json", "stats.json"):
+            path = build / "meta" / file_name
+            tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if file_name == "stats.json":
+                tree[name] = vector_stats(values[:, None])
+            else:
+                tree["features"][name] = {"dtype": "float32", "shape": [1], "names": None}
+            path.write_text(json.dumps(tree, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+        require_new(out)
+        build.rename(out)
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
+
+
+def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa.Table:
+    """Return rows of data with one more number, which is also added to the Hub's description of the columns."""
+    metadata = dict(table.schema.metadata or {})
+    if b"huggingface" in metadata:
+        tree = json.loads(metadata[b"huggingface"])
+        tree["info"]["features"][name] = {"dtype": "float32", "_type": "Value"}
+        metadata[b"huggingface"] = json.dumps(tree).encode()
+    return _with_column(table, name, pa.array(values)).replace_schema_metadata(metadata)
+
+
+def _write_groups(path: Path, groups: Sequence[pa.Table]) -> None:
+    """Write a parquet file of these row groups, replacing an existing file."""
+    with pq.ParquetWriter(path, groups[0].schema, **CHECKED) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=len(group))

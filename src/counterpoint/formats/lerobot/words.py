@@ -1,0 +1,173 @@
+"""The words of LeRobot episodes: the task of each episode, and the segments that have tasks of their own.
+
+Records of words, and who writes them:
+
+    tasks in the episode table    the tasks of the episode, in no particular order: LeRobot, all versions
+    task_index of each row        a number in the table of tasks; it may change within an episode
+    subtask_index of each row     a number in `meta/subtasks.parquet`: LeRobot 0.4
+    language_persistent           the same list in every row of an episode; entries of the style `subtask` hold from
+                                  their timestamp on: LeRobot 0.5 and later
+
+Subtasks make segments if there are any; otherwise a change of `task_index` does. Rows that name a task which the
+episode table does not list contradict it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Array, Segment, task_of
+from counterpoint.errors import BadInputError
+from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole
+from counterpoint.formats.lerobot import layout
+from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
+from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_cells, read_table, reading
+
+_LANGUAGE, _STYLE = "language_persistent", "subtask"
+Words = tuple[str, tuple[Segment, ...]]
+"""The task of an episode, and its segments; no segments if the whole episode has that task."""
+
+
+def read_words(root: Path, info: Info, locations: Sequence[EpisodeLocation], *, rows: bool = False) -> list[Words]:
+    """Return the words of each episode.
+
+    Args:
+        root: The data set.
+        info: Its `meta/info.json`.
+        locations: Its episodes.
+        rows: Read the rows' `task_index` even if statistics say that all rows of an episode have one task.
+
+    Raises:
+        BadInputError: When rows name a task that the episode table does not list or the table of tasks does not have,
+            or when a file is damaged.
+    """
+    subtasks = _numbered(root / layout.SUBTASKS, "subtask")
+    tables = {layout.TASK: task_table(root, info), layout.SUBTASK: subtasks}
+    tables = {name: table for name, table in tables.items() if table and name in info.features}
+    language = _LANGUAGE in info.features
+    found: dict[int, Words] = {}
+    wrong: list[BadInputError] = []
+    files: dict[Path, list[EpisodeLocation]] = {}
+    for at in locations:
+        files.setdefault(at.data, []).append(at)
+    for path, own in files.items():
+        known = not rows and all(at.task is not None for at in own)
+        wanted = [name for name in tables if not (known and name == layout.TASK)]
+        columns = _columns(path, wanted) if wanted else {}
+        spoken = read_cells(path, _LANGUAGE, [at.row for at in own]) if language else {}
+        for at in own:
+            parts = {name: _segments(at, columns.get(name), name, table) for name, table in tables.items()}
+            tasks = parts.get(layout.TASK, ())
+            error = _contradiction(at, tasks)
+            wrong += [error] if error else []
+            finer = _spoken(at, info, spoken.get(at.row)) or parts.get(layout.SUBTASK, ())
+            found[at.number] = _words(at, tasks, finer)
+    if wrong:
+        first = wrong[0]
+        more = f", and {len(wrong) - 1} more episodes of this kind" if len(wrong) > 1 else ""
+        raise BadInputError(first.where, first.found + more, first.expected, first.hint)
+    return [found[at.number] for at in locations]
+
+
+def task_table(root: Path, info: Info) -> dict[int, str]:
+    """Return each task in words by its number; empty if the data set has no table of tasks."""
+    if info.version[0] == 3:
+        return _numbered(root / layout.TASKS, "task")
+    path = root / "meta/tasks.jsonl"
+    if not path.is_file():
+        return {}
+    with reading(path, "task_index and task"):
+        return {as_whole(line["task_index"]): str(line["task"]) for line in json_lines(path)}
+
+
+def _numbered(path: Path, name: str) -> dict[int, str]:
+    """Return words by their number from a table whose index, in pandas, is the words."""
+    if not path.is_file():
+        return {}
+    with reading(path, f"{name}_index and {name}"):
+        table = read_table(path)
+        words = table[name if name in table.column_names else "__index_level_0__"].to_pylist()
+        return dict(zip(map(as_whole, table[f"{name}_index"].to_pylist()), map(str, words), strict=True))
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The numbers of tasks in the rows of a file [N], and the rows whose number differs from that of the row before."""
+
+    numbers: Array
+    changes: list[int]
+
+
+def _columns(path: Path, names: Sequence[str]) -> dict[str, _Column]:
+    """Return columns of whole numbers, as far as the file has them; a missing file is reported later."""
+    if not path.is_file():
+        return {}
+    table = read_table(path, names)
+    columns = {name: as_matrix(path, table, name)[:, 0] for name in table.column_names}
+    return {name: _Column(own, (np.flatnonzero(np.diff(own)) + 1).tolist()) for name, own in columns.items()}
+
+
+def _segments(at: EpisodeLocation, column: _Column | None, name: str, table: Mapping[int, str]) -> tuple[Segment, ...]:
+    """Return the runs of rows with the same words; negative numbers stand for no words."""
+    if column is None:
+        return () if name != layout.TASK or at.task is None else ((0, _named(at, name, at.task, table)),)
+    stop = min(at.row + at.length, len(column.numbers))
+    inside = slice(bisect_right(column.changes, at.row), bisect_left(column.changes, stop))
+    rows = [at.row, *column.changes[inside]] if at.row < stop else []
+    return tuple(_merged((row - at.row, _named(at, name, as_whole(column.numbers[row]), table)) for row in rows))
+
+
+def _named(at: EpisodeLocation, name: str, number: int, table: Mapping[int, str]) -> str:
+    if number not in table and number >= 0:
+        where, known = f"{at.data}, episode {at.number}", f"one of the {len(table)} in meta/{name.split('_')[0]}s"
+        raise damaged(where, f"{name} {number}", known)
+    return table.get(number, "")
+
+
+def _spoken(at: EpisodeLocation, info: Info, cell: object) -> tuple[Segment, ...]:
+    """Return the subtasks in the cell of `language_persistent`; the part before the first one has no words."""
+    if cell is None:
+        return ()
+    with reading(at.data, f"rows with style, content and timestamp in {_LANGUAGE!r}"):
+        entries = [as_mapping(entry) for entry in as_list(cell)]
+        times = sorted(
+            (as_number(entry["timestamp"]), str(entry["content"]))
+            for entry in entries
+            if entry["style"] == _STYLE and entry["content"]
+        )
+    firsts = {min(max(0, round(time * info.fps)), at.length - 1): words for time, words in times}
+    return tuple(_merged(({0: ""} | firsts).items())) if firsts else ()
+
+
+def _merged(parts: Any) -> Iterator[Segment]:
+    """Join parts that follow each other and have the same words."""
+    before = None
+    for first, words in parts:
+        if words != before:
+            yield first, words
+        before = words
+
+
+def _contradiction(at: EpisodeLocation, segments: Sequence[Segment]) -> BadInputError | None:
+    """Return the error of rows whose words the episode table does not list."""
+    other = [words for _, words in segments if words not in at.tasks]
+    if not other or not any(at.tasks):
+        return None
+    told = " and ".join(map(repr, at.tasks))
+    hint = "correct `task_index` in the rows, or `tasks` in the episode table"
+    return BadInputError(
+        f"{at.data}, episode {at.number}", f"rows of the task {other[0]!r}", f"{told}, as meta/ says", hint
+    )
+
+
+def _words(at: EpisodeLocation, tasks: Sequence[Segment], subtasks: Sequence[Segment]) -> Words:
+    task = tasks[0][1] if len(tasks) == 1 else task_of(tasks)
+    task = task or "; ".join(dict.fromkeys(filter(None, at.tasks)))
+    segments = tuple(subtasks or tasks)
+    return task, () if len(segments) < 2 and task_of(segments) in ("", task) else segments

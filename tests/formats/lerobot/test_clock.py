@@ -1,0 +1,72 @@
+"""Timestamps against the frame rate: another rate, jitter, and missing frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError
+from counterpoint.formats.lerobot.clock import clock_error, even_times
+from counterpoint.formats.lerobot.reader import LeRobotStore
+from tests.formats.lerobot.made import FPS, edit_column, episode, write_v30
+
+ROOT = Path("set")
+DATA = "data/chunk-000/file-000.parquet"
+EVEN = np.arange(12) / FPS
+JITTER = EVEN + np.where(np.arange(12) % 2, 0.004, 0.0)
+MISSING = np.delete(EVEN, 6)
+NAN = np.where(np.arange(12) == 3, np.nan, EVEN)
+
+
+@pytest.mark.parametrize(
+    ("times", "found", "hint"),
+    [
+        (EVEN / 3, r"at 30 frames a second", r"info\.json may be the mistake.*--retime --fps 30 or .*--fps 10"),
+        (JITTER, r"a step of 0\.10?\d+ s at step \d", r"write even times: counterpoint data convert set OUT --retime"),
+        (MISSING, r"a step of 0\.200000 s at step 5: a frame is missing", "remove the episode"),
+        (EVEN[[0, 1, 1, 2, 3]], r"at step 1: a frame is repeated", "remove the episode"),
+        (NAN, "not finite", "remove the episode"),
+    ],
+)
+def test_each_contradiction_has_its_way_out(times: Array, found: str, hint: str) -> None:
+    error = clock_error(ROOT, "episode 0", times, FPS)
+    assert error is not None
+    with pytest.raises(BadInputError, match=f"{found}.*{hint}"):
+        raise error
+
+
+@pytest.mark.parametrize("times", [EVEN, EVEN + 5, EVEN[:1], (EVEN + 9000).astype(np.float32).astype(np.float64)])
+def test_even_times_agree(times: Array) -> None:
+    assert clock_error(ROOT, "episode 0", times, FPS) is None
+
+
+def test_jitter_is_moved() -> None:
+    times, moved = even_times(ROOT, "episode 0", JITTER + 2, FPS)
+    np.testing.assert_array_equal(times, EVEN)
+    assert moved == pytest.approx(0.004)
+
+
+@pytest.mark.parametrize("times", [MISSING, NAN, EVEN / 3])
+def test_a_clock_in_doubt_is_not_moved(times: Array) -> None:
+    with pytest.raises(BadInputError):
+        even_times(ROOT, "episode 0", times, FPS)
+
+
+@pytest.mark.parametrize("told", [10, 30])
+def test_the_user_says_which_rate_is_right(told: int) -> None:
+    times, _ = even_times(ROOT, "episode 0", EVEN / 3, FPS, told=told)
+    np.testing.assert_allclose(times, np.arange(12) / told)
+
+
+def test_a_store_is_retimed(tmp_path: Path) -> None:
+    root = write_v30(tmp_path / "set", [episode(n, 6, sizes={}) for n in range(2)])
+    edit_column(root / DATA, "timestamp", np.tile(EVEN[:6] / 3, 2).tolist())
+    store = LeRobotStore(root)
+    with pytest.raises(BadInputError, match="at 30 frames a second"):
+        store.timestamps(0)
+    assert store.retime(30) == pytest.approx(0, abs=1e-6)
+    np.testing.assert_allclose(store.timestamps(1), np.arange(6) / 30)
+    assert {info.fps for info in store.episodes} == {30}
