@@ -316,7 +316,7 @@ def test_any_other_format_is_labelled_into_a_file(
     found = columns(label(videos, model=model, out=tmp_path / "labels.parquet"))
     assert found["episode_index"].tolist() == [0] * 12 + [1] * 12 + [2] * 9
     said = capsys.readouterr().out
-    assert "Nothing changes in episodes 2:" in said
+    assert "Nothing changes in episode 2:" in said
     assert "No column of success" in said
 
 

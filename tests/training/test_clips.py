@@ -161,7 +161,7 @@ def test_a_folder_of_videos_is_split_by_instruction(tmp_path: Path) -> None:
 def test_augmented_rows_are_trained_on(tmp_path: Path) -> None:
     run = trained("decisionnce_t-videos", episodes(6, ["a", "b"]), tmp_path / "run", **{"data.augmented_rows": 2})
     assert run.model.is_dir()
-    with pytest.raises(BadInputError, match=r"set data\.augmented_rows"):
+    with pytest.raises(BadInputError, match=r"and data\.augmented_rows"):
         trained("decisionnce_t-videos", episodes(6, ["a", "b"]), tmp_path / "no", **{"objective.augment": True})
 
 

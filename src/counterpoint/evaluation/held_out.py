@@ -27,7 +27,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_object(path, "a run's configuration", "restore the file")
 
 
-def reading_of(section: Mapping[str, Any]) -> dict[str, str | None]:
+def reading_of(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `open_dataset` in the data section of a run's configuration."""
     return {name: section.get(name) for name in ("dialect", "instruction_key")}
 
@@ -113,7 +113,7 @@ def open_unseen(
         same and held is None and chosen in (None, config["data"].get("train_split", "train"))
         for config, same in zip(configs, own, strict=True)
     ]
-    about = {
+    about: dict[str, Any] = {
         "data": str(path),
         "split": chosen,
         "held_out": way,

@@ -55,7 +55,7 @@ class SplitsConfig(FrozenConfig):
     def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
         """Return a data set's training episodes and, if it has any, its validation episodes."""
         split = validation_split(path, self.val_split)
-        reading = {"dialect": self.dialect, "instruction_key": self.instruction_key}
+        reading: dict[str, Any] = {"dialect": self.dialect, "instruction_key": self.instruction_key}
         train = open_dataset(path, split=self.train_split if split_names(path) else None, **reading)
         return train, None if split is None else open_dataset(path, split=split, **reading)
 
