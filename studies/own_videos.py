@@ -149,7 +149,7 @@ def _dealt(store: EpisodeStore, seed: int, fold: int, folds: int) -> tuple[list[
 def _trained(config: OwnVideosConfig, name: str, out: Path, seed: int, fold: int) -> Tree:
     store, row = open_dataset(config.data), config.rows[name]
     kept, tested = _dealt(store, seed, fold, config.folds)
-    overrides = {"train.seed": seed, "data.holdout": 0.0, "train.eval_every": 0, "train.trackers": ()}
+    overrides = {"train.seed": seed, "data.folds": 0, "train.eval_every": 0, "train.trackers": ()}
     run = train(
         row.recipe,
         SubsetStore(store, kept),

@@ -45,6 +45,7 @@ SMALL = {
     "encoder.image_size": 32,
     "encoder.embed_dim": 16,
     "data.size": 32,
+    "data.folds": 0,
     "train.steps": 150,
     "train.batch_size": 16,
     "train.eval_every": 0,

@@ -132,7 +132,7 @@ DEFECTS = (
     ),
     Defect("agents/td3_bc.py", "(~terminated).float()", "terminated.float()", "agents/test_td3_bc.py"),
     # rewards
-    Defect("rewards/calibration.py", "min(fits, key=", "max(fits, key=", "rewards/test_calibration.py"),
+    Defect("rewards/calibration.py", "    fit = min(", "    fit = max(", "rewards/test_calibration.py"),
     Defect(
         "rewards/calibration.py",
         "self.steps / self.steps[-1]",

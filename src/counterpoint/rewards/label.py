@@ -426,7 +426,8 @@ def model_name(model: str) -> str:
     if not folder.exists():
         return model
     folder = folder.resolve()
-    return folder.parent.name if folder.name == "model" else folder.name
+    inside = folder.name == "model" and (folder.parent / "config.json").is_file()  # a run's model
+    return folder.parent.name if inside else folder.name
 
 
 def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = False) -> str:

@@ -139,7 +139,7 @@ def test_vectors_without_camera_state_or_action(tmp_path: Path) -> None:
     assert store.cameras == ()
     assert store.actions(0) is None
     np.testing.assert_array_equal(store.state(0), episode(0, sizes={}, action_dim=None, state_dim=1).state)
-    with pytest.raises(BadInputError, match="camera: found ''"):
+    with pytest.raises(BadInputError, match="camera: found data without images"):
         store.frames(0, np.arange(1))
 
 
