@@ -113,6 +113,7 @@ def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path, capsys:
 
 def test_a_model_is_named_without_the_place_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs" / "drawer" / "model").mkdir(parents=True)
+    (tmp_path / "runs" / "drawer" / "config.json").touch()
     monkeypatch.chdir(tmp_path / "runs" / "drawer")
     assert model_name(str(tmp_path / "runs" / "drawer")) == model_name("model") == model_name(".") == "drawer"
     assert model_name("you/drawer-encoder") == "you/drawer-encoder"
