@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from tyro.conf import arg
+from tyro.conf import UseAppendAction, arg
 
 T = TypeVar("T")
 
@@ -46,6 +46,7 @@ Number = Annotated[int | None, arg(metavar="INT")]
 Decimal = Annotated[float | None, arg(metavar="FLOAT")]
 Name = Annotated[str | None, arg(metavar="NAME")]
 Names = Annotated[Sequence[str], arg(metavar="NAME...")]
+Repeated = Annotated[Sequence[str], UseAppendAction, arg(metavar="NAME")]
 Text = Annotated[str | None, arg(metavar="TEXT")]
 File = Annotated[Path | None, arg(metavar="FILE")]
 Image = Annotated[Path | None, arg(metavar="IMAGE")]

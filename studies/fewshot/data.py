@@ -167,7 +167,7 @@ def _open(data: FewshotData, path: Path, split: str, camera: Cameras, size: int,
     source = open_dataset(path, split=split if split in names else None)
     if data.suite == "dmc" and len(source.cameras) == 1:
         camera = None  # dm_control's recorder gives its images one name, whichever camera took them
-    cameras = camera_names(camera, source.cameras)
+    cameras = camera_names(camera, source)
     return cached(source, size=size, root=out / "data" / "cache", cameras=cameras)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from counterpoint.data.episode import Episode
@@ -15,5 +17,6 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
     info = store.episodes[episode]
     steps = np.arange(info.length)
     frames = {camera: store.frames(episode, steps, camera) for camera in store.cameras}
-    parts = {name: value for name, value in vectors(store, episode).items() if name != "features"}
-    return Episode(frames, info.instruction, success=info.success, segments=info.segments, **parts)
+    parts: dict[str, Any] = {name: value for name, value in vectors(store, episode).items() if name != "features"}
+    depth = {camera: store.depth(episode, steps, camera) for camera in store.depth_cameras}
+    return Episode(frames, info.instruction, success=info.success, segments=info.segments, depth=depth, **parts)

@@ -9,7 +9,7 @@ import pytest
 from counterpoint.data.cache import cached, prepared
 from counterpoint.data.draws import StartGoal
 from counterpoint.data.episode import Array
-from counterpoint.data.resize import Fit, ResizedStore
+from counterpoint.data.resize import Fit, ResizedStore, as_rgb
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
@@ -87,3 +87,20 @@ def test_frames_of_several_sizes_are_refused_in_one_batch() -> None:
     wide, high = memory_store(size=(8, 16))._episodes[0], memory_store(size=(16, 8))._episodes[1]
     with pytest.raises(BadInputError, match="episode 1"):
         ResizedStore(MemoryStore([wide, high]), 8, "shorter").gather("frames", np.arange(2), np.zeros(2, np.int64))
+
+
+def test_channels_of_any_form_become_three() -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), dtype=np.uint8)
+    grey, alpha = rgb[..., :1], np.concatenate([rgb, rgb[..., :1]], axis=-1)
+    for images in (rgb, alpha, np.moveaxis(rgb, -1, 1), np.moveaxis(alpha, -1, 1)):
+        np.testing.assert_array_equal(as_rgb("here", images), rgb)
+    for images in (grey, grey[..., 0], np.moveaxis(grey, -1, 1)):
+        np.testing.assert_array_equal(as_rgb("here", images), np.repeat(grey, 3, axis=-1))
+    np.testing.assert_array_equal(as_rgb("here", np.moveaxis(rgb[0], -1, 0) / 255, 0), rgb[0] / 255)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((2, 4, 4), np.uint16), ((2, 12, 9, 9), np.uint8), ((2, 4), np.float32)])
+def test_what_is_no_colour_image_is_refused(shape: tuple[int, ...], dtype: Any) -> None:
+    images = np.zeros(shape, dtype)
+    with pytest.raises(BadInputError, match=r"here: found images .*depth \(16 bits\), or stacks of frames"):
+        as_rgb("here", images)

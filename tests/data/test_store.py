@@ -9,6 +9,7 @@ from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
 from tests.data.numbered import numbered_store
 from tests.data.reading import read_episode
+from tests.formats.made import memory_store
 from tests.policies.two_cameras import OUTER, WRIST, record_pairs
 
 
@@ -48,7 +49,7 @@ def test_no_episodes_is_an_error() -> None:
         MemoryStore([])
 
 
-KNOWN = ("a", "b", "c")
+KNOWN = memory_store((2,), size=(4, 4), cameras=("a", "b", "c"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.data.views import (
     MultiTaskStore,
+    OneCameraStore,
     SegmentStore,
     StateStore,
     SubsetStore,
@@ -27,6 +29,7 @@ from tests.data.numbered import numbered_store
 from tests.data.reading import read_episode
 from tests.data.sampling import sampler
 from tests.data.test_sampler import same
+from tests.formats.made import memory_store
 
 
 def test_subset_renumbers(store: MemoryStore) -> None:
@@ -56,6 +59,15 @@ def test_segments_are_episodes_of_their_own(tmp_path: Path) -> None:
     assert store.episodes == view.episodes
     assert view.fingerprint != whole.fingerprint
     assert cached(whole, size=16, root=tmp_path, progress=False).episodes[0].segments == parts
+
+
+def test_depth_of_a_segment_begins_at_its_first_step() -> None:
+    depth = np.arange(5 * 6, dtype=np.uint16).reshape(5, 2, 3)
+    parts = ((0, "reach"), (2, "grasp"))
+    whole = replace(read_episode(memory_store((5,)), 0), depth={"deep": depth}, segments=parts)
+    view = SegmentStore(MemoryStore([whole]))
+    assert view.depth_cameras == ("deep",)
+    np.testing.assert_array_equal(view.depth(1, np.array([1, 0])), depth[[3, 2]])
 
 
 def with_surroundings(store: MemoryStore) -> MemoryStore:
@@ -184,3 +196,22 @@ def test_every_domain_needs_a_name_of_its_own(names: list[str]) -> None:
 def test_one_store_is_left_as_it_is() -> None:
     assert join_domains([ARM], ["arm"]) is ARM
     assert isinstance(join_domains([ARM, WALKER], ["arm", "walker"]), MultiTaskStore)
+
+
+def test_depth_goes_through_views() -> None:
+    depth = np.arange(2 * 5 * 4 * 6, dtype=np.uint16).reshape(2, 5, 4, 6)
+    plain = memory_store((5, 5), cameras=("top",))
+    store = MemoryStore([replace(read_episode(plain, number), depth={"deep": depth[number]}) for number in range(2)])
+    assert (
+        MemoryStore([read_episode(plain, 0)]).fingerprint
+        != MemoryStore(
+            [pickle.loads(pickle.dumps(replace(read_episode(plain, 0), depth={"deep": depth[0]})))]
+        ).fingerprint
+    )
+    joined = MultiTaskStore([store, store], ["a", "b"])
+    assert (joined.cameras, joined.depth_cameras) == (("top",), ("deep",))
+    np.testing.assert_array_equal(joined.depth(3, np.array([4, 0])), depth[1][[4, 0]])
+    np.testing.assert_array_equal(SubsetStore(store, [1]).depth(0, np.array([2]), "deep"), depth[1, 2:3])
+    assert MultiTaskStore([store, plain], ["a", "b"]).depth_cameras == ()
+    with pytest.raises(BadInputError, match="'deep', a depth camera"):
+        OneCameraStore(store, "deep")

@@ -135,7 +135,7 @@ def test_an_array_as_long_as_its_header_says(tmp_path: Path) -> None:
             load_array(content)
 
 
-def encoded(form: str, pixels: NDArray[np.uint8] | None = None) -> bytes:
+def encoded(form: str, pixels: NDArray[Any] | None = None) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(smooth_frames(1, 24, 32)[0] if pixels is None else pixels).save(stream, form)
     return stream.getvalue()
@@ -196,6 +196,12 @@ def test_a_flipped_bit_in_a_jpeg_is_seldom_noticed(source: str, expected: int) -
             noticed += 1
     assert abs(noticed - expected) <= 8  # versions of libjpeg differ
     assert 0.3 < np.mean(np.array(changed) > 0.1) < 0.5  # these show in more than a tenth of the image
+
+
+@pytest.mark.parametrize(("form", "dtype"), [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", np.float32)])
+def test_no_image_of_more_than_8_bits_is_squeezed(form: str, dtype: type) -> None:
+    with pytest.raises(BadInputError, match="8 bits a channel"):
+        decode_image("picture", encoded(form, np.full((4, 6), 300, dtype)), ["PNG", "TIFF"])
 
 
 def test_other_formats_are_refused() -> None:

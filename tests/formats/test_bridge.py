@@ -120,7 +120,9 @@ def test_info_doctor_and_convert(
         assert fact in told
     assert "line_2 (empty in 1 of 3 episodes)" in told
     assert doctor(root) == 0
-    written = open_dataset(convert(root, tmp_path / "out"))
+    with pytest.raises(BadInputError, match="--drop depth_images0"):
+        convert(root, tmp_path / "out")
+    written = open_dataset(convert(root, tmp_path / "out", drop=["depth_images0"]))
     np.testing.assert_array_equal(written.actions(1), open_dataset(root).actions(1))
     assert "Of several instructions an episode, the first that is not empty were written" in capsys.readouterr().out
 

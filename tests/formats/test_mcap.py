@@ -207,6 +207,7 @@ def test_depth_is_left_out_and_told(
         told = " ".join(capsys.readouterr().out.split())
         for fact in (other, "2 images before other topics begin", "elbow", "s before its"):
             assert fact in told
+        assert McapStore(root).unread == (() if topics else ("/depth",))
 
 
 def test_vectors_of_other_types(tmp_path: Path) -> None:

@@ -252,6 +252,13 @@ def test_only_frames_of_one_name_are_an_episode(other: str, tmp_path: Path) -> N
         VideoFolderStore(manifest(tmp_path, "video,instruction\nrun,open\n"))
 
 
+def test_frames_of_16_bits_are_refused(tmp_path: Path) -> None:
+    write_frames(tmp_path / "run", count=3)
+    Image.fromarray(np.full((20, 20), 300, np.uint16)).save(tmp_path / "run" / "frame_1.png")
+    with pytest.raises(BadInputError, match=r"frame_1\.png: found an image with 16 bits.*leave depth images out"):
+        open_dataset(tmp_path).frames(0, np.arange(3))
+
+
 def test_frames_that_leave_the_folder_or_differ_in_size_are_refused(tmp_path: Path) -> None:
     write_frames(tmp_path / "outside")
     write_frames(tmp_path / "data" / "run", count=3)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoint.cli.data.commands import convert
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.tar import indexed, members
+from counterpoint.formats.webdataset import WebDatasetStore
 from tests.formats.made import memory_store
 from tests.formats.remote_made import add, write_shards
 
@@ -43,6 +45,34 @@ def shard(path: Path, **members: bytes | str) -> Path:
         for name, data in members.items():
             add(tar, name.replace("__", "."), data if isinstance(data, bytes) else data.encode())
     return path
+
+
+def test_depth_and_members_that_are_not_read(tmp_path: Path) -> None:
+    depth = np.random.default_rng(0).integers(0, 1 << 16, (2, 6, 8), dtype=np.uint16)
+    deep = []
+    for frame in depth:
+        data = io.BytesIO()
+        Image.fromarray(frame).save(data, "PNG")
+        deep.append(data.getvalue())
+    colours: dict[str, Any] = {
+        "a__top__0__png": png(9),
+        "a__top__1__png": png(10),
+        "a__json": "{}",
+        "a__ir__0__tiff": b"",
+        "a__ir__1__tiff": b"",
+    }
+    path = shard(tmp_path / "set/clips-000000.tar", **colours, a__deep__0__png=deep[0], a__deep__1__png=deep[1])
+    store = open_dataset(path.parent)
+    assert isinstance(store, WebDatasetStore)
+    assert (store.cameras, store.depth_cameras, store.unread) == (("top",), ("deep",), ("ir.tiff",))
+    np.testing.assert_array_equal(store.depth(0, np.array([1, 0])), depth[::-1])
+    with pytest.raises(BadInputError, match=r"--drop ir\.tiff"):
+        convert(path.parent, tmp_path / "out")
+    out = open_dataset(convert(path.parent, tmp_path / "out", drop=["ir.tiff"]))
+    np.testing.assert_array_equal(out.depth(0, np.arange(2)), depth)
+    mixed = shard(tmp_path / "mixed/clips-000000.tar", **colours, a__top__2__png=deep[0])
+    with pytest.raises(BadInputError, match="an image with 16 bits a channel; expected 8 bits"):
+        open_dataset(mixed.parent).frames(0, np.array([2]))
 
 
 @pytest.mark.parametrize("cameras", [pytest.param(("camera",), marks=pytest.mark.slow), ("top", "wrist")])

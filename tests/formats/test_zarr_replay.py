@@ -14,6 +14,7 @@ from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise, split_names
+from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.zarr_replay import ZarrReplayStore
 from tests.data.reading import read_episode
 
@@ -91,6 +92,45 @@ def test_names_of_other_recordings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(episode.state, np.concatenate(state, 1).astype(np.float32))
     assert episode.actions is None
     np.testing.assert_allclose(episode.timestamps, [0, 0.05])
+
+
+def test_depth_grey_alpha_and_other_arrays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    rng = np.random.default_rng(0)
+    grey = rng.integers(0, 256, (12, 1, 16, 16), dtype=np.uint8)
+    alpha = rng.integers(0, 256, (12, 16, 16, 4), dtype=np.uint8)
+    arrays: dict[str, Array] = {
+        "action": rng.normal(size=(12, 2)),
+        "alpha": alpha,
+        "deep": rng.integers(0, 1 << 16, (12, 16, 16), dtype=np.uint16),
+        "depth_left": rng.random((12, 1, 16, 16), dtype=np.float32),
+        "grey": grey,
+        "keypoint": rng.normal(size=(12, 9, 2)).astype(">f4"),
+        "marks": rng.integers(0, 9, (12, 5, 2), dtype=np.uint16),  # too small for images
+        "timestamp": 100 + np.arange(12) / 20,
+    }
+    write_replay(tmp_path / "set", arrays)
+    store = open_dataset(tmp_path / "set")
+    assert isinstance(store, ZarrReplayStore)
+    assert (store.cameras, store.depth_cameras) == (("alpha", "grey"), ("deep", "depth_left"))
+    assert store.unread == ("alpha.alpha",)
+    steps = np.arange(2)
+    np.testing.assert_array_equal(store.frames(1, steps, "alpha"), alpha[5:7, ..., :3])
+    np.testing.assert_array_equal(store.frames(1, steps, "grey"), np.repeat(grey[5:7, 0, ..., None], 3, -1))
+    info(tmp_path / "set")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "deep 16x16, uint16 millimetres, depth_left 16x16, float32 metres" in told
+    with pytest.raises(BadInputError, match=r"--drop alpha\.alpha"):
+        convert(tmp_path / "set", tmp_path / "out")
+    kept = open_dataset(convert(tmp_path / "set", tmp_path / "out", drop=["alpha.alpha", "marks"]))
+    assert isinstance(kept, LeRobotStore)
+    assert {*kept.columns} == {"action", "keypoint", "recorded_timestamp"}
+    for name, source in (("action", "action"), ("keypoint", "keypoint"), ("recorded_timestamp", "timestamp")):
+        np.testing.assert_array_equal(kept.recorded(1, name).reshape(arrays[source][5:7].shape), arrays[source][5:7])
+    np.testing.assert_array_equal(kept.depth(1, steps, "deep"), arrays["deep"][5:7])
+    np.testing.assert_array_equal(kept.depth(1, steps, "depth_left"), arrays["depth_left"][5:7, 0])
 
 
 def changed(**arrays: Array) -> dict[str, Array]:

@@ -274,12 +274,33 @@ def test_it_can_be_copied_while_it_acts() -> None:
     )
 
 
+def test_channels_may_come_first_and_be_one_or_four() -> None:
+    made, (frames, state) = policy(), sights(1, 2)
+    grey = observed(frames[0], state[0])
+    grey |= {name: np.repeat(grey[name][..., :1], 3, axis=-1) for name in ("front", "wrist")}
+    made.reset([0, 1], [0, 1])
+    wanted = made.act(grey, rows=[0, 1])
+    alpha = np.full_like(grey["front"][..., :1], 9)
+    for form in (
+        lambda images: images[..., 0],
+        lambda images: images[..., :1],
+        lambda images: images[:, None, ..., 0],
+        lambda images: np.concatenate([images, alpha], axis=-1),
+        lambda images: np.moveaxis(np.concatenate([images, alpha], axis=-1), -1, 1),
+        lambda images: np.moveaxis(images, -1, 1) / 255,
+    ):
+        made.reset([0, 1], [0, 1])
+        shown = grey | {name: form(grey[name]) for name in ("front", "wrist")}
+        np.testing.assert_array_equal(made.act(shown, rows=[0, 1]), wanted)
+
+
 def test_what_it_cannot_act_on_is_one_message() -> None:
     made, (frames, state) = policy(), sights(1, 2)
     whole = observed(frames[0], state[0])
     for shown, message in (
         ({key: whole[key] for key in ("front", "state")}, "found front, state; expected images of front, wrist"),
-        (whole | {"wrist": whole["wrist"][..., :2]}, r"images: found \(2, 21, 21, 2\); expected \[n, H, W, 3\] or"),
+        (whole | {"wrist": whole["wrist"][..., :2]}, r"images uint8 \[2, 21, 21, 2\]; expected .* 1, 3 or 4 channels"),
+        (whole | {"wrist": whole["wrist"][..., 0].astype(np.uint16)}, "images uint16 .*depth"),
         (whole | {"wrist": whole["wrist"].astype(np.float32)}, "images: found float32 out of range"),
         (whole | {"state": state[0, :, :2]}, r"state: found shape \[2\]; expected \[3\]"),
         ({key: whole[key] for key in ("front", "wrist")}, "state: found shape None"),

@@ -234,6 +234,39 @@ def test_one_call_of_the_encoder_embeds_all_rows(mode: AutoresetMode) -> None:
         assert encoder.calls == number + 2
 
 
+@pytest.mark.parametrize("form", ["first", "alpha", "grey", "flat"])
+def test_images_of_other_channels_give_the_same_rewards(form: str) -> None:
+    """Of one environment and of a vector that resets in the same step, whose last images are in its infos."""
+    change: Callable[[Array], Array] = {
+        "first": lambda image: np.moveaxis(image, -1, 0),
+        "alpha": lambda image: np.concatenate([image, image[..., :1]], axis=-1),
+        "grey": lambda image: image[..., :1],
+        "flat": lambda image: image[..., 0],
+    }[form]
+
+    class Other(Table):
+        seen = spaces.Box(0, 255, change(np.zeros((SIZE, SIZE, 3), np.uint8)).shape, np.uint8)
+        observation_space = spaces.Dict({"camera": seen, "state": Table.observation_space["state"]})
+
+        def _seen(self) -> dict[str, Any]:
+            return {"camera": change(self.render()), "state": np.array([self.red])}
+
+        def render(self) -> Array:
+            image = super().render()
+            return image if form in ("first", "alpha") else np.repeat(image[..., :1], 3, axis=-1)
+
+    env = LanguageReward(Other(steps=3), model(), PUSH, image="camera")
+    plain = LanguageReward(Other(steps=3), model(), PUSH)
+    vectors = SyncVectorEnv([lambda: Other(steps=3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    several = LanguageRewardVector(vectors, model(), PUSH, image="camera")
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    several.reset(seed=[0, 0])
+    for _ in range(3):
+        rewards = [each.step(np.array([0.5]))[1] for each in (env, plain)]
+        np.testing.assert_allclose([rewards[0], *several.step(np.full((2, 1), 0.5))[1]], rewards[1])
+
+
 def test_last_images_cannot_be_rendered_after_a_reset_in_the_same_step() -> None:
     with pytest.raises(BadInputError, match="NEXT_STEP"):
         LanguageRewardVector(vector(AutoresetMode.SAME_STEP), model(), PUSH)
@@ -243,7 +276,7 @@ def test_last_images_cannot_be_rendered_after_a_reset_in_the_same_step() -> None
     ("changes", "message"),
     [
         ({"image": "wrist"}, "one of camera"),
-        ({"image": "state"}, "no image 'state'"),
+        ({"image": "state"}, r"no image 'state' \(Box.*; images have 1, 3 or 4 channels\)"),
         ({"instruction": None}, "an instruction or a goal image"),
         ({"goal": frame(0.5, 0.5)}, "an instruction or a goal image"),
         ({"instruction": " "}, "text that is not empty"),

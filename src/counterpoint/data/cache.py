@@ -88,7 +88,7 @@ def cached(
     """
     names = tuple(store.cameras if cameras is None else cameras)
     for camera in names:
-        check_camera(camera, store.cameras)
+        check_camera(camera, store)
     if isinstance(store, CachedStore) and (store.size, store.fit, store.cameras) == (size, fit, names):
         return store
     key = hashlib.sha256(json.dumps([LAYOUT, store.fingerprint, size, fit, names]).encode()).hexdigest()
@@ -292,7 +292,7 @@ class CachedStore(EpisodeStore):
     def _frames_name(self, camera: str | None) -> str:
         name = self._names.get(camera, "")
         if name not in self._arrays:
-            check_camera(str(camera), self.cameras)
+            check_camera(str(camera), self)
         return name
 
 

@@ -7,7 +7,7 @@ last action.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +60,8 @@ class Episode:
         rewards: Reward of each action, float32 [T], or `None`.
         environment_state: State of the surroundings, such as poses of objects, float32 [T, E], or `None`.
         segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is one task.
+        depth: Depth images of each depth camera by its name, [T, H, W]: distances as uint16 in millimetres or as
+            float32 in metres.
 
     Raises:
         BadInputError: When lengths disagree, a dtype or shape is wrong, a number is not finite, or segments are out of
@@ -75,9 +77,11 @@ class Episode:
     rewards: Array | None = None
     environment_state: Array | None = None
     segments: tuple[Segment, ...] = ()
+    depth: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frames", MappingProxyType(dict(self.frames)))
+        object.__setattr__(self, "depth", MappingProxyType(dict(self.depth)))
         text, seen = isinstance(self.instruction, str), self.frames or self.state is not None
         require(text, "instruction", repr(self.instruction), "text", "give the instruction as a string")
         require(seen, "episode", "neither frames nor state", "at least one camera, or a state", "give frames")
@@ -93,6 +97,10 @@ class Episode:
             good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
             where, expected = f"frames[{camera!r}]", f"uint8 ({length}, H, W, 3)"
             require(good, where, f"{frames.dtype} {frames.shape}", expected, "give one RGB image in [0, 255] a step")
+        for camera, depth in self.depth.items():
+            good = depth.dtype in (np.uint16, np.float32) and depth.ndim == 3 and len(depth) == length
+            where, expected = f"depth[{camera!r}]", f"uint16 (millimetres) or float32 (metres) ({length}, H, W)"
+            require(good, where, f"{depth.dtype} {depth.shape}", expected, "give one depth image a step")
         for name, expected in (("actions", ", n"), ("state", ", n"), ("environment_state", ", n"), ("rewards", ",")):
             value = getattr(self, name)
             if value is not None:
@@ -106,7 +114,8 @@ class Episode:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by fields, with plain mappings, since a frozen mapping cannot be pickled."""
-        return Episode, (dict(self.frames), *(getattr(self, item.name) for item in fields(self)[1:]))
+        parts = [getattr(self, item.name) for item in fields(self)]
+        return Episode, tuple(dict(part) if isinstance(part, MappingProxyType) else part for part in parts)
 
     def __repr__(self) -> str:
         cameras = ", ".join(f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items())

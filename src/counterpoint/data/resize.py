@@ -13,6 +13,7 @@ from PIL import Image
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.data.views import Integers, StoreView
+from counterpoint.errors import require
 
 Fit = Literal["square", "shorter"]
 """`square` squeezes the whole view to size x size; `shorter` keeps the aspect, the shorter side is `size`."""
@@ -25,6 +26,34 @@ def resized_shape(height: int, width: int, size: int, fit: Fit) -> tuple[int, in
     """Return height and width of a resized frame."""
     scale = size / min(height, width)
     return (size, size) if fit == "square" else (round(height * scale), round(width * scale))
+
+
+def as_rgb(where: str, images: Array, lead: int = 1) -> Array:
+    """Return images with three channels, which come last, of the same dtype.
+
+    Args:
+        where: The place for errors.
+        images: uint8 or float [*lead, H, W, C] or [*lead, C, H, W] with 3 channels, 1 (grey, which is repeated) or 4
+            (the fourth, alpha, is left out); or grey [*lead, H, W].
+        lead: The number of axes before those of one image.
+
+    Raises:
+        BadInputError: If the shape is another, or the dtype is, such as uint16 for depth.
+    """
+    axis = channel_axis(images.shape[lead:])
+    found, expected = f"images {images.dtype} {list(images.shape)}", "uint8 or float with 1, 3 or 4 channels"
+    hint = "convert what is no colour image: depth (16 bits), or stacks of frames along the channels"
+    require(axis is not None and (images.dtype == np.uint8 or images.dtype.kind == "f"), where, found, expected, hint)
+    last = images[..., None] if images.ndim == lead + 2 else np.moveaxis(images, axis or 0, -1)
+    return np.repeat(last, 3, axis=-1) if last.shape[-1] == 1 else last[..., :3]
+
+
+def channel_axis(shape: Sequence[int]) -> int | None:
+    """Return the axis, -1 or -3, of an image's channels, -1 also for [H, W]; `None` for the shape of no image."""
+    if len(shape) == 2:
+        return -1
+    axes = [axis for count in (3, 4, 1) for axis in (-1, -3) if len(shape) == 3 and shape[axis] == count]
+    return axes[0] if axes else None
 
 
 def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
@@ -73,7 +102,7 @@ class ResizedStore(StoreView):
         self.size, self.fit = size, fit
         self.cameras = tuple(store.cameras if cameras is None else cameras)
         for camera in self.cameras:
-            check_camera(camera, store.cameras)
+            check_camera(camera, store)
 
     @property
     def fingerprint(self) -> str:
@@ -86,7 +115,7 @@ class ResizedStore(StoreView):
         return resize(super().frames(episode, indices, camera), self.size, self.fit)
 
     def _camera(self, camera: str | None) -> str:
-        check_camera(camera or self.cameras[0], self.cameras)
+        check_camera(camera or self.cameras[0], self)
         return camera or self.cameras[0]
 
     def gather(

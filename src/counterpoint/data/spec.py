@@ -193,7 +193,7 @@ class Spec:
         Raises:
             BadInputError: When a camera is unknown, or actions are missing.
         """
-        names = camera_names(cameras, store.cameras) if "frames" in self.reads else ()
+        names = camera_names(cameras, store) if "frames" in self.reads else ()
         if "actions" in self.reads:
             action_dim = store.column("actions").shape[1] if action_dim is None else action_dim
         numbers = {} if isinstance(self.index, Transitions) else task_table(store, tasks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -32,12 +32,14 @@ class EpisodeStore:
 
     Attributes:
         episodes: Descriptions of the episodes, in order, read without decoding anything.
-        cameras: Camera names; the first is the default.
+        cameras: Names of the colour cameras; the first is the default.
+        depth_cameras: Names of the depth cameras, whose images are read by `depth`; the first is the default.
         version: A number that changes with the episodes of a store that grows.
     """
 
     episodes: Sequence[EpisodeInfo]
     cameras: tuple[str, ...]
+    depth_cameras: tuple[str, ...] = ()
     version = 0
 
     @property
@@ -65,6 +67,16 @@ class EpisodeStore:
     def recording(self, episode: int) -> Hashable:
         """Return the recording that an episode is a part of: itself, or a file that holds several episodes."""
         return episode
+
+    def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return the distances [N, H, W] that a depth camera measured at the N step `indices`.
+
+        The dtype says the unit: uint16 is in millimetres, float32 in metres. Most sensors give 0 for "not measured".
+
+        Raises:
+            BadInputError: When the data have no such depth camera, or its images are damaged.
+        """
+        raise NotImplementedError
 
     def _values(self, source: str, episode: int) -> Any:
         return None
@@ -160,32 +172,42 @@ def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None) -> tuple[str, ...]:
-    """Return the chosen cameras.
+def camera_names(
+    camera: Cameras, store: EpisodeStore, count: int | None = None, *, known: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return the chosen colour cameras.
 
     Args:
         camera: The user's choice.
-        known: The store's cameras.
+        store: The store.
         count: Number of cameras that an encoder needs, 0 for none. If `camera` is `None`, the first `count` are taken.
+        known: The cameras to choose from; by default all of the store.
 
     Raises:
-        BadInputError: When the store has no images, a camera is unknown or named twice, or the number of cameras is not
-            `count`.
+        BadInputError: When the store has no images, a camera is unknown, measures depth or is named twice, or the
+            number of cameras is not `count`.
     """
+    known = store.cameras if known is None else known
     if count == 0 and not camera:
         return ()
-    _require_images(known)
+    if not camera:
+        _require_images(known)
     chosen = known[: count or 1] if camera is None else camera
     names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
     for name in names:
-        check_camera(name, known)
+        check_camera(name, store, known)
     good, expected = names and len(set(names)) == len(names) == (count or len(names)), f"{count or 'some'} of {known}"
     require(good, "camera", ", ".join(names) or "none", expected, "name as many as encoder.cameras, each once")
     return names
 
 
-def check_camera(camera: str, known: Sequence[str]) -> None:
-    """Refuse an unknown camera, and data without images."""
+def check_camera(camera: str, store: EpisodeStore, known: Sequence[str] | None = None) -> None:
+    """Refuse a camera that is not one of a store's colour cameras, or of those in `known`."""
+    known = store.cameras if known is None else known
+    if camera in store.depth_cameras:
+        expected = f"one of the colour cameras: {', '.join(known) or 'none'}"
+        hint = "encoders take colour images; read depth from Python by `store.depth`"
+        raise BadInputError("camera", f"{camera!r}, a depth camera", expected, hint)
     _require_images(known)
     require_known(camera, known, "camera", hint="name a camera that the data have")
 
@@ -197,16 +219,31 @@ def _require_images(known: Sequence[str]) -> None:
 
 
 def frames_in_chunks(
-    store: EpisodeStore, episode: int, camera: str, steps: Array | None = None, count: int = 64
+    store: EpisodeStore,
+    episode: int,
+    camera: str,
+    steps: Array | None = None,
+    count: int = 64,
+    *,
+    read: Callable[[int, Array, str], Array] | None = None,
 ) -> Iterator[Array]:
     """Yield the frames of an episode (all, or those at `steps`), `count` at a time, which bounds memory.
 
+    Args:
+        store: The store.
+        episode: The episode.
+        camera: The camera.
+        steps: Some steps; by default all.
+        count: The number of frames in a chunk.
+        read: `store.depth` for the images of a depth camera; by default `store.frames`.
+
     Yields:
-        uint8 [n, H, W, 3].
+        uint8 [n, H, W, 3]; of a depth camera, distances [n, H, W].
     """
+    read = store.frames if read is None else read
     wanted = np.arange(store.episodes[episode].length) if steps is None else steps
     for first in range(0, len(wanted), count):
-        yield store.frames(episode, wanted[first : first + count], camera)
+        yield read(episode, wanted[first : first + count], camera)
 
 
 def camera_images(store: EpisodeStore, episode: int, indices: Array, cameras: Sequence[str]) -> Array:
@@ -218,7 +255,7 @@ class MemoryStore(EpisodeStore):
     """Episodes held in memory.
 
     Args:
-        episodes: At least one episode; all with the same cameras in the same order.
+        episodes: At least one episode; all with the same cameras, and depth cameras, in the same order.
         fps: Frames a second.
     """
 
@@ -226,20 +263,22 @@ class MemoryStore(EpisodeStore):
         require(episodes, "episodes", "none", "at least one", "give some episodes")
         self._episodes = tuple(episodes)
         self.cameras = tuple(episodes[0].frames)
-        for index, names in enumerate(tuple(episode.frames) for episode in episodes):
-            found, expected = f"cameras {names}", f"{self.cameras}, as in episode 0"
-            require(names == self.cameras, f"episode {index}", found, expected, "use the same ones")
+        self.depth_cameras = tuple(episodes[0].depth)
+        first = self.cameras + self.depth_cameras
+        for index, names in enumerate((*episode.frames, *episode.depth) for episode in episodes):
+            found, expected = f"cameras {names}", f"{first}, as in episode 0"
+            require(names == first, f"episode {index}", found, expected, "use the same ones")
         self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success, e.segments) for e in episodes)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over frames, actions, state, rewards, times and instructions."""
+        """SHA-256 over frames, depth, actions, state, rewards, times and instructions."""
         digest = hashlib.sha256()
         for episode in self._episodes:
             digest.update(episode.instruction.encode())
             digest.update(repr(episode.segments).encode() if episode.segments else b"")
             vectors = (episode.timestamps, episode.actions, episode.state, episode.rewards, episode.environment_state)
-            for array in (*episode.frames.values(), *vectors):
+            for array in (*episode.frames.values(), *episode.depth.values(), *vectors):
                 if array is not None:
                     digest.update(f"{array.dtype}{array.shape}".encode())
                     digest.update(np.ascontiguousarray(array).tobytes())
@@ -248,6 +287,10 @@ class MemoryStore(EpisodeStore):
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3]."""
         return self._episodes[episode].frames[camera or self.cameras[0]][indices]
+
+    def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return distances [N, H, W]; see `EpisodeStore.depth`."""
+        return self._episodes[episode].depth[camera or self.depth_cameras[0]][indices]
 
     def _values(self, source: str, episode: int) -> Any:
         return getattr(self._episodes[episode], source, None)

@@ -37,7 +37,7 @@ class StoreView(EpisodeStore):
     def __init__(self, stores: Sequence[EpisodeStore], owner: Array, numbers: Array) -> None:
         self.stores = tuple(stores)
         self._owner, self._numbers = np.asarray(owner, np.int64), np.asarray(numbers, np.int64)
-        self.cameras = stores[0].cameras
+        self.cameras, self.depth_cameras = stores[0].cameras, stores[0].depth_cameras
         pairs = zip(self._owner.tolist(), self._numbers.tolist(), strict=True)
         self.episodes = tuple(stores[store].episodes[number] for store, number in pairs)
 
@@ -50,6 +50,11 @@ class StoreView(EpisodeStore):
         """Return the store's number with the recording in that store."""
         owner = int(self._owner[episode])
         return owner, self.stores[owner].recording(int(self._numbers[episode]))
+
+    def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return distances [N, H, W]; see `EpisodeStore.depth`."""
+        store = self.stores[int(self._owner[episode])]
+        return store.depth(int(self._numbers[episode]), indices, camera or next(iter(self.depth_cameras), None))
 
     def _values(self, source: str, episode: int) -> Any:
         return getattr(self.stores[int(self._owner[episode])], source)(int(self._numbers[episode]))
@@ -133,6 +138,10 @@ class SegmentStore(StoreView):
         """Return uint8 [N, H, W, 3]."""
         return super().frames(episode, np.asarray(indices, np.int64) + self.first[episode], camera)
 
+    def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return distances [N, H, W]; see `EpisodeStore.depth`."""
+        return super().depth(episode, np.asarray(indices, np.int64) + self.first[episode], camera)
+
     def _values(self, source: str, episode: int) -> Any:
         values, first = super()._values(source, episode), int(self.first[episode])
         if values is None:
@@ -194,10 +203,10 @@ class StateStore(StoreView):
 
 
 class OneCameraStore(StoreView):
-    """Another store in which `camera` is the only camera, and so the default."""
+    """Another store in which `camera` is the only colour camera, and so the default."""
 
     def __init__(self, store: EpisodeStore, camera: str) -> None:
-        check_camera(camera, store.cameras)
+        check_camera(camera, store)
         super().__init__([store], np.zeros(len(store.episodes)), np.arange(len(store.episodes)))
         self.cameras = (camera,)
 
@@ -207,7 +216,7 @@ class OneCameraStore(StoreView):
         return hashlib.sha256(f"{self.stores[0].fingerprint}{self.cameras}".encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str:
-        check_camera(camera or self.cameras[0], self.cameras)
+        check_camera(camera or self.cameras[0], self)
         return self.cameras[0]
 
 
@@ -231,7 +240,7 @@ class CamerasApart(StoreView):
         return hashlib.sha256("".join(view.fingerprint for view in self.stores).encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str | None:
-        check_camera(camera or self.cameras[0], self.cameras)
+        check_camera(camera or self.cameras[0], self)
         return None  # every episode of the view has one camera
 
 
@@ -258,6 +267,8 @@ class MultiTaskStore(StoreView):
         self.domains = np.repeat(np.arange(len(stores)), counts)
         super().__init__(stores, self.domains, np.concatenate([np.arange(count) for count in counts]))
         self.cameras = tuple(c for c in stores[0].cameras if all(c in other.cameras for other in stores))
+        depth = stores[0].depth_cameras
+        self.depth_cameras = tuple(c for c in depth if all(c in other.depth_cameras for other in stores))
         named = dict(zip(names, stores, strict=True))
         have = ", ".join(f"{list(store.cameras)} of {name}" for name, store in named.items())
         require(self.cameras, "cameras", have, "one that all domains have", "record the same camera names")

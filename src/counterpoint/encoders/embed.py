@@ -110,7 +110,7 @@ def embed(
     needed, count = (
         (1, frames_at_once(encoder)) if isinstance(encoder, DualEncoder) else (encoder.config.cameras, OBSERVATIONS)
     )
-    views = camera_names(tuple(cameras) or None, store.cameras, needed)
+    views = camera_names(tuple(cameras) or None, store, needed)
     require(views, model, "an encoder that reads no camera", "one that embeds images", "choose another model")
     job = Embedding(data, str(model), views, device, batch_size or count, dialect)
     embedder = Embedder(job, store, encoder)

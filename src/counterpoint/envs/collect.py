@@ -356,7 +356,7 @@ class _Extension(Staging):
             return super().episode(place, instruction, fps)
         number, store = self._numbers[place], self._store
         steps = np.arange(store.episodes[number].length)
-        images = [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+        images = [name for name in store.cameras if store.is_lossless(name)]
         return Episode(
             frames={camera: store.frames(number, steps, camera) for camera in images},
             instruction=instruction,

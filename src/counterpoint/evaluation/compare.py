@@ -135,7 +135,7 @@ def compare_unseen(
     if not cameras and len(trained_views) == 1:
         (cameras,) = trained_views
         cameras = store.cameras if cameras == ("all",) else cameras
-    views = camera_names(tuple(cameras) or None, store.cameras)
+    views = camera_names(tuple(cameras) or None, store)
     seen = iter(trained)
     flattered = [name for name, found in configs.items() if max([next(seen) for _ in found], default=False)]
     fixing = "val" if about["split"] not in (None, "val") and "val" in split_names(data) else None
@@ -221,7 +221,7 @@ def _goals(
     require(opened is not None, reward.name, f"no training data at {config['data']['path']}", "its goal images", hint)
     assert opened is not None
     store, numbers = opened
-    views = camera_names(cameras, store.cameras)
+    views = camera_names(cameras, store)
     found: dict[str, list[Array]] = {}
     for number in numbers:
         info = store.episodes[number]
@@ -384,7 +384,7 @@ def scene_rewards(
     if len(set(labels.tolist())) < 2:
         return {}
     names = config["data"].get("cameras") or None
-    camera = camera_names(store.cameras if names == ["all"] else names, store.cameras)[0]
+    camera = camera_names(store.cameras if names == ["all"] else names, store)[0]
     encoder, rows = _seeing(reward.model.encoder), []
     with ProgressBar("Looking at single frames", len(chosen), "videos") as progress:
         for at in chosen:

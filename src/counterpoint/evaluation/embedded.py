@@ -92,7 +92,7 @@ def embed_store(
         hint = "add it to instructions=[...], or leave the episode out: SubsetStore"
         require(good, f"episode {number}", found, "two steps or more, and one of the candidates", hint)
     check_instructions(candidates)
-    views = camera_names(cameras, store.cameras) if store.cameras else ()  # a store of features has no cameras
+    views = camera_names(cameras, store) if store.cameras else ()  # a store of features has no cameras
     column = {text: at for at, text in enumerate(candidates)}
     steps = tuple(spread(info.length, max_frames) for info in store.episodes)
     videos = []

@@ -251,7 +251,7 @@ class Viewer:
         number, at, one = self._episode(request)
         store = one.store
         query, chosen = _query(request, FILTER), _query(request, ("instruction", "against", "camera"))
-        (camera,) = camera_names(chosen["camera"] or None, store.cameras)
+        (camera,) = camera_names(chosen["camera"] or None, store)
         info = store.episodes[at]
         clip = self._clips.get((number, at, camera), lambda: self._read_episode(store, at, camera))
         recorded = store.rewards(at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -80,7 +80,7 @@ def require_new(path: Path) -> None:
 
 
 def stack_images(images: Iterable[tuple[str | Path, Array]]) -> Array:
-    """Return images [H, W, 3], one or more, each given with its place for errors, as one array [N, H, W, 3].
+    """Return images [H, W, ...], one or more, each given with its place for errors, as one array [N, H, W, ...].
 
     Raises:
         BadInputError: An image has another size than the images before it; the error names the first one.
@@ -103,6 +103,21 @@ def rows_of(source: Any, wanted: Array) -> Array:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a data set, with one value a step.
+
+    Attributes:
+        dtype: numpy's name of the values' type, or "string".
+        shape: Shape of one step's value.
+        notes: Further facts, as LeRobot keeps them in `meta/info.json`: `names` of the dimensions, units.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Reader(EpisodeStore):
     """An `EpisodeStore` over files; a format overrides the methods for the data that it has.
 
@@ -113,7 +128,12 @@ class Reader(EpisodeStore):
         files: Files whose name, size and modification time enter the fingerprint.
         identity: Further contents of the fingerprint, in addition to `episodes`.
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
-        left_out: Parts of the data set that are not read, in words for `counterpoint data info`.
+        left_out: Parts of the data set that are not read, in words for `counterpoint data info`: a name, if it has one,
+            and in brackets what else there is to say.
+        columns: Columns that `counterpoint data convert` keeps as they are, by their names there. The columns of
+            actions, state and rewards may be among them.
+        unread: Names of columns and cameras that are not read and that `counterpoint data convert` asks to drop;
+            `left_out` may say more about them.
         facts: Further facts for `counterpoint data info`, by their titles.
         instructions: For data that record several instructions of an episode: each episode's text by the key that it is
             recorded under, empty where it is missing.
@@ -126,11 +146,21 @@ class Reader(EpisodeStore):
     identity: object = None
     rate_recorded: bool = True
     left_out: tuple[str, ...] = ()
+    columns: Mapping[str, Column] = MappingProxyType({})
+    unread: tuple[str, ...] = ()
     facts: Mapping[str, str] = MappingProxyType({})
     instructions: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3] at N >= 1 steps in range, which ascend without repeats."""
+        raise NotImplementedError
+
+    def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return distances [N, H, W], uint16 or float32, at N >= 1 steps, as `read` does for images."""
+        raise NotImplementedError
+
+    def recorded(self, episode: int, name: str) -> Array:
+        """Return the values of one of `columns` as recorded, [T, *shape]; texts as an array of objects."""
         raise NotImplementedError
 
     def findings(self) -> Iterator[BadInputError]:
@@ -165,18 +195,28 @@ class Reader(EpisodeStore):
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3] at the N step `indices`; an unknown camera or step is refused."""
         name = camera or next(iter(self.cameras), "")
-        check_camera(name, self.cameras)
+        check_camera(name, self)
+        images = self._at(self.read, episode, indices, name)
+        good, found = images.dtype == np.uint8 and images.ndim == 4, f"images {images.dtype} {list(images.shape)}"
+        good, where = good and images.shape[-1] == 3, str(self.names[episode])
+        require(good, where, found, "uint8 [N, H, W, 3]", "record it again")
+        return images
+
+    def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return distances [N, H, W], uint16 in millimetres or float32 in metres; see `EpisodeStore.depth`."""
+        name = camera or next(iter(self.depth_cameras), "")
+        require_known(name, self.depth_cameras, "camera", hint="name a depth camera that the data have")
+        return self._at(self.read_depth, episode, indices, name)
+
+    def _at(self, read: Callable[[int, Array, str], Array], episode: int, indices: Array, camera: str) -> Array:
+        """Return images of a camera at steps in any order, read in ascending order; an unknown step is refused."""
         steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
             raise BadInputError(where, found, f"steps from 0 to {length - 1}", "read steps of the episode")
         wanted, rows = np.unique(steps, return_inverse=True)
-        with parsing(f"{self.names[episode]}, {name}", "images"):
-            images = self.read(episode, wanted if len(steps) else np.zeros(1, np.int64), name)
-        good, found = images.dtype == np.uint8 and images.ndim == 4, f"images {images.dtype} {list(images.shape)}"
-        require(
-            good and images.shape[-1] == 3, str(self.names[episode]), found, "uint8 [N, H, W, 3]", "record it again"
-        )
+        with parsing(f"{self.names[episode]}, {camera}", "images"):
+            images = read(episode, wanted if len(steps) else np.zeros(1, np.int64), camera)
         return images if np.array_equal(wanted, steps) and len(steps) else images[rows]
 
     def _values(self, source: str, episode: int) -> Array | None:

@@ -47,6 +47,7 @@ MOST_PIXELS = 1 << 25
 """Limit for one image: 8K video has 33 million pixels."""
 MOST_BYTES = 1 << 30
 """Limit for one array, one text file, one pickle, or one part of a file that is read at once."""
+_PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*")
 _MOST_PACKED = 1040  # zlib shrinks zeros by at most this factor
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -204,14 +205,52 @@ def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence
         require(pixels <= MOST_PIXELS, where, found, f"{MOST_PIXELS} at most", hint)
         if image.format == "PNG":
             _check_png(bytes(content))
+        if image.format == "TIFF":
+            packed, hint = str(image.info.get("compression")), "save it without compression"
+            require(packed == "raw", where, f"a TIFF packed by {packed}", "a plain one", hint)
         image.load()
         turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
         return image.copy() if turn is None else image.transpose(turn)
 
 
 def decode_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Array:
-    """Return an image as uint8 [H, W, 3]; see `open_image`."""
-    return np.asarray(open_image(where, content, formats).convert("RGB"))
+    """Return an image as uint8 [H, W, 3]; see `open_image`. Grey is repeated in three channels, and alpha is left out.
+
+    Raises:
+        BadInputError: When the image is too large or damaged, or has more than 8 bits a channel, as depth images have.
+    """
+    expected, hint = "8 bits a channel", "leave depth images out; save colours with 8 bits a channel"
+    require(not _has_wide_channels(content), where, "an image with 16 bits a channel", expected, hint)
+    image = open_image(where, content, formats)
+    require(image.mode[0] not in "IF", where, f"an image of mode {image.mode}", expected, hint)  # wide TIFF
+    return np.asarray(image.convert("RGB"))
+
+
+def is_depth(content: bytes | memoryview) -> bool:
+    """Return whether an image's first bytes (26 suffice) say that it holds depth: a grey PNG of 16 bits, or a TIFF."""
+    return (_has_wide_channels(content) and content[25] == 0) or bytes(content[:4]) in _TIFF
+
+
+def decode_depth(where: str | Path, content: bytes | memoryview) -> Array:
+    """Return a depth image [H, W]: uint16 in millimetres, or float32 in metres.
+
+    Raises:
+        BadInputError: When the image is damaged, or is neither a grey PNG or TIFF of 16 bits nor a TIFF of float32.
+    """
+    image = open_image(where, content, ("PNG", "TIFF"))
+    values: Array = np.asarray(image)
+    if image.mode == "I" and values.min() >= 0 and values.max() < 1 << 16:  # Pillow's mode for some images of 16 bits
+        values = values.astype(np.uint16)
+    kind = {2: np.uint16, 4: np.float32}.get(values.dtype.itemsize)
+    good, found = values.ndim == 2 and kind == values.dtype.newbyteorder("="), f"an image of mode {image.mode}"
+    hint = "leave this camera out: the unit of other images is not known"
+    require(good, where, found, "depth in 16-bit millimetres or float32 metres", hint)
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _has_wide_channels(content: bytes | memoryview) -> bool:
+    """Return whether an image's header says that it is a PNG of 16 bits a channel."""
+    return bytes(content[:8]) == _PNG and len(content) > 25 and content[24] == 16
 
 
 def _check_png(content: bytes) -> None:

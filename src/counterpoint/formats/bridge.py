@@ -93,10 +93,10 @@ class BridgeStore(Reader):
         self.files = [one.folder / name for one in found for name in (BRIDGE_STATE, BRIDGE_ACTIONS)]
         self.identity = [str(one.folder.relative_to(self.path)) for one in found], self.cameras
         some = [f"camera {name} (in {counts[name]} of {len(found)} trajectories)" for name in every]
-        depth = any(next(one.folder.glob("depth_images*"), None) for one in found)
+        self.unread = tuple(sorted({part.name for one in found for part in one.folder.glob("depth_images*")}))
         self.left_out = (
             *(text for name, text in zip(every, some, strict=True) if name not in self.cameras),
-            *(["depth images"] if depth else []),
+            *(f"{name} (depth images)" for name in self.unread),
         )
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ _SECOND = 10**9  # times are whole nanoseconds
 _COMPRESSED, _PLAIN, _JOINTS = "sensor_msgs/CompressedImage", "sensor_msgs/Image", "sensor_msgs/JointState"
 _CHANNELS = {"rgb8": [0, 1, 2], "bgr8": [2, 1, 0], "rgba8": [0, 1, 2, 3], "bgra8": [2, 1, 0, 3], "mono8": [0]}
 """Encoding of an image -> the place of each channel, red first."""
+_DEPTH = re.compile(r"16UC1|32FC1|mono16|compressedDepth")
 _IMAGES = (_COMPRESSED, _PLAIN)
 _COLOURS = ("jpeg", "jpg", "png", *_CHANNELS)
 _SECTIONS = ("cameras", "state", "actions", "instruction")
@@ -132,7 +134,7 @@ class _Bag:
         instruction: The task in words.
         late: Greatest number of seconds by which a message is older than the image of its step, and its topic.
         skipped: Number of images before the first message of another topic.
-        unread: Topics of images and vectors that are not read, each with its encoding or type.
+        unread: Topics of images and vectors that are not read -> the encoding or the type.
     """
 
     path: Path
@@ -145,7 +147,7 @@ class _Bag:
     instruction: str
     late: tuple[float, str]
     skipped: int
-    unread: tuple[str, ...]
+    unread: Mapping[str, str]
 
 
 class McapStore(Reader):
@@ -183,8 +185,10 @@ class McapStore(Reader):
             self.facts = {"oldest message of a step": f"{late:.3f} s before its image ({topic})"} if topic else {}
             self.facts |= {"names": ", ".join(self._bags[0].labels)} if self._bags[0].labels else {}
         skipped = sum(bag.skipped for bag in self._bags)
-        unread = dict.fromkeys(topic for bag in self._bags for topic in bag.unread)
-        self.left_out = (*unread, *([f"{skipped} images before other topics begin"] if skipped else []))
+        others = {topic: coding for bag in reversed(self._bags) for topic, coding in bag.unread.items()}
+        self.unread = tuple(topic for topic, coding in others.items() if _DEPTH.search(coding))
+        told = (f"{topic} ({coding})" for topic, coding in others.items())
+        self.left_out = (*told, *([f"{skipped} images before other topics begin"] if skipped else []))
 
     def findings(self) -> Iterator[BadInputError]:
         """Yield the files whose first camera has uneven intervals, since training treats all steps as equally long."""
@@ -423,7 +427,7 @@ def _bag(path: Path, asked: _Topics) -> _Bag:
             asked.instruction,
             max(ages, default=(0.0, "")),
             skipped,
-            tuple(f"{topic} ({tracks[topic].coding or tracks[topic].kind})" for topic in others),
+            {topic: tracks[topic].coding or tracks[topic].kind for topic in others},
         )
 
 

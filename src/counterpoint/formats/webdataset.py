@@ -6,6 +6,7 @@ its sample's key, and the rest gives its type:
     KEY.mp4, KEY.CAMERA.mp4             a video (.mp4, .mkv, .webm, .mov, .avi), of one of several cameras
     KEY.jpg, KEY.000000.jpg             images (.jpg, .jpeg, .png), frame by frame in the order of their numbers
     KEY.CAMERA.000000.jpg               images of one of several cameras
+    KEY.CAMERA.000000.png               depth in millimetres, if the first image is a grey PNG of 16 bits
     KEY.json                            an object: `instruction`, and optionally `fps` and `success`
     KEY.txt, KEY.cls                    the instruction, where there is no KEY.json with one
     KEY.actions.npy, KEY.state.npy      one row per frame; environment_state.npy and rewards.npy too
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,15 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import VECTORS
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
-from counterpoint.formats.boundary import as_mapping, as_number, decode_image, load_array, parsing
+from counterpoint.formats.boundary import (
+    as_mapping,
+    as_number,
+    decode_depth,
+    decode_image,
+    is_depth,
+    load_array,
+    parsing,
+)
 from counterpoint.formats.kinds import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
@@ -39,6 +48,7 @@ from counterpoint.formats.video import probe_video, read_frames
 _TEXTS = ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
 _FPS = 10.0  # frames a second of images, unless KEY.json has another rate
+_HEADER = 32  # bytes of an image that say how many bits it has
 _TEXT = 1 << 20  # maximum size of a text, in bytes
 _TOGETHER = 8  # shards that are indexed in parallel
 _HINT = "write the shard again; a sample is KEY.mp4 or KEY.000000.jpg ... with KEY.json, KEY.txt or KEY.cls"
@@ -57,6 +67,7 @@ class _Sample:
     cameras: dict[str, list[Place]]  # one place for a video, one per frame for images
     video: bool
     arrays: dict[str, Place]
+    others: tuple[str, ...]  # types of the members that are not read, without numbers
     info: EpisodeInfo
 
     @property
@@ -98,7 +109,10 @@ class WebDatasetStore(Reader):
 
         self._samples = [sample for _, sample in read_each(rows, read, on_bad_row)]
         require(self._samples, path, "no sample that can be used", "one or more", _HINT)
-        self.cameras = tuple(self._samples[0].cameras)
+        cameras = self._samples[0].cameras
+        self.depth_cameras = tuple(name for name in cameras if self._is_depth(self._samples[0], name))
+        self.cameras = tuple(name for name in cameras if name not in self.depth_cameras)
+        self.unread = tuple(sorted({name for sample in self._samples for name in sample.others}))
         self.episodes = tuple(sample.info for sample in self._samples)
         self.names = [sample.where for sample in self._samples]
         self.identity = [sample.key for sample in self._samples]
@@ -109,9 +123,23 @@ class WebDatasetStore(Reader):
         places = sample.cameras[camera]
         if sample.video:
             return read_frames(_part(sample.shard, sample.key, places[0]), steps)
-        found = zip(steps.tolist(), read_ranges(sample.shard, [places[n] for n in steps]), strict=True)
-        named = ((f"{sample.where}, frame {step}", data) for step, data in found)
-        return stack_images((where, decode_image(where, data)) for where, data in named)
+        return stack_images((where, decode_image(where, data)) for where, data in self._encoded(sample, steps, camera))
+
+    def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return distances [N, H, W] in millimetres, uint16."""
+        found = self._encoded(self._samples[episode], steps, camera)
+        return stack_images((where, decode_depth(where, data)) for where, data in found)
+
+    def _encoded(self, sample: _Sample, steps: Array, camera: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the name in errors and the content of each image of a camera at some steps."""
+        places = [sample.cameras[camera][step] for step in steps]
+        for step, data in zip(steps.tolist(), read_ranges(sample.shard, places), strict=True):
+            yield f"{sample.where}, frame {step}", data
+
+    def _is_depth(self, sample: _Sample, camera: str) -> bool:
+        """Return whether a camera's first image is one of depth, by its header."""
+        offset, size = sample.cameras[camera][0]
+        return not sample.video and is_depth(read_ranges(sample.shard, [(offset, min(size, _HEADER))])[0])
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return the rows of KEY.NAME.npy."""
@@ -187,4 +215,6 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
     require(good, where, found, "a text, a rate above 0, and true or false", _HINT)
     arrays = {kind.removesuffix(".npy"): place for kind, place in places.items() if kind in _ARRAYS}
     info = EpisodeInfo(lengths.pop(), words.strip(), fps, success)
-    return _Sample(shard, key, dict(sorted(cameras.items())), video, arrays, info)
+    known = (*VIDEO_ENDINGS, *IMAGE_ENDINGS, *_TEXTS)
+    others = {re.sub(r"\.\d+(?=\.)", "", kind) for kind in places if kind.rpartition(".")[2] not in known}
+    return _Sample(shard, key, dict(sorted(cameras.items())), video, arrays, tuple(others - set(_ARRAYS)), info)

@@ -3,7 +3,8 @@
 ::
 
     meta/episode_ends      [E]: the step after the last step of each episode
-    data/img, camera_0     images [N, H, W, 3] or [N, 3, H, W], uint8, or float in [0, 255]
+    data/img, camera_0     images [N, H, W, 3] or [N, 3, H, W], uint8, or float in [0, 255]; uint8 with 1 or 4 channels
+    data/camera_0_depth    depth [N, H, W], [N, H, W, 1] or [N, 1, H, W], uint16 in millimetres or float32 in metres
     data/action            [N, A]
     data/state, agent_pos, robot_eef_pose, robot0_eef_pos, ...     [N, S]
     data/timestamp         [N], seconds, of recordings of a real robot
@@ -25,15 +26,17 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.errors import import_extra, require
-from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, rows_of
+from counterpoint.formats.base import Column, OnBadRow, Reader, raise_error, read_each, rows_of
 from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
 from counterpoint.formats.kinds import ZARR_ENDS
+from counterpoint.formats.lerobot import layout
 
 _FPS = 10.0  # Push-T's rate; only recordings of a real robot have timestamps
 _EXPECTED = "a zarr replay buffer of Diffusion Policy"
 _HINT = "download or record it again"
 _STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
 _CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
+_SMALLEST_SIDE = 8  # shorter arrays of uint16 are no depth images
 _MOST_CHUNKS = 10**8  # more chunks are treated as damage
 
 
@@ -41,11 +44,13 @@ class ZarrReplayStore(Reader):
     """Episodes of one of Diffusion Policy's replay buffers, read chunk by chunk on demand.
 
     - Cameras are the arrays of colour images. Images of floats are rounded and must be in [0, 255], as in Diffusion
-      Policy; floats in [0, 1] are refused.
+      Policy; floats in [0, 1] are refused. Grey is repeated in three channels, and alpha is left out.
+    - Depth cameras are arrays of one channel: of uint16, or of float32 if "depth" is in their name.
     - The state is `state` or `agent_pos`, or else the robot's pose, gripper and joints in the alphabetical order of
       their names.
     - The frame rate is that of `timestamp` if the buffer has it; otherwise Push-T's rate, 10 frames a second, is
       assumed.
+    - All other arrays with a row for each step are in `columns`.
     - The data have no text. The attribute `instruction` of the group (`.zattrs`) is used if it exists.
 
     A chunk that is not stored holds the array's fill value, as zarr defines it; by default zarr 3 does not store chunks
@@ -76,8 +81,9 @@ class ZarrReplayStore(Reader):
         require(isinstance(instruction, str), where, repr(instruction)[:80], "a text", hint)
         good = ends.ndim == 1 and len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
         require(good, f"{self.path}, {ZARR_ENDS}", str(ends[:9]), "the ends of the episodes, ascending", _HINT)
-        self._channels_first = {name: first for name, a in arrays.items() if (first := _channels_first(a)) is not None}
-        self.cameras = tuple(self._channels_first)
+        self._channels = {name: axis for name, array in arrays.items() if (axis := _channel_axis(array)) is not None}
+        self.cameras = tuple(self._channels)
+        self.depth_cameras = tuple(name for name, array in arrays.items() if _is_depth(name, array))
         vectors = [name for name, array in arrays.items() if len(array.shape) == 2]
         state = [name for name in vectors if name == ("state" if "state" in vectors else "agent_pos")]
         self._parts: dict[str, list[str]] = {
@@ -90,7 +96,7 @@ class ZarrReplayStore(Reader):
         require(not lost, f"{self.path}, data", f"{', '.join(lost)} without .zarray", "arrays", _HINT)
         seen = self.cameras or self._parts["state"]
         require(seen, f"{self.path}, data", f"the arrays {sorted(arrays)}", "images or a state", "check the names")
-        for name in (*self.cameras, *(name for names in self._parts.values() for name in names)):
+        for name in (*self.cameras, *self.depth_cameras, *(name for names in self._parts.values() for name in names)):
             require_size(f"{self.path}, data/{name}", math.prod(arrays[name].shape[1:]), 3 * MOST_PIXELS)
             where, found = f"{self.path}, data/{name}", f"{arrays[name].shape[0]} steps"
             require(arrays[name].shape[0] == ends[-1], where, found, f"{ends[-1]}, as {ZARR_ENDS} says", _HINT)
@@ -101,6 +107,10 @@ class ZarrReplayStore(Reader):
             self._check_scale(name)
         if self._unstored:
             self.facts = {"chunks not stored": "; ".join(f"{name} {text}" for name, text in self._unstored.items())}
+        self.columns, self._sources = self._kept_columns(arrays, int(ends[-1]))
+        known = {*self.cameras, *self.depth_cameras, *self._sources.values()}
+        alpha = [f"{name}.alpha" for name in self.cameras if arrays[name].shape[self._channels[name]] == 4]
+        self.unread = (*alpha, *(name for name in arrays if name not in known))
         self.rate_recorded = bool(self._parts["timestamps"])
         self._spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).tolist()
         kept = list(read_each(list(self._spans), self._rate, on_bad_row))
@@ -113,13 +123,24 @@ class ZarrReplayStore(Reader):
         """Return uint8 [N, H, W, 3]."""
         where = f"{self.names[episode]}, {camera}"
         images = self._rows(where, camera, steps + self._spans[episode][0])
-        if self._channels_first[camera]:
-            images = np.moveaxis(images, 1, -1)
+        images = np.moveaxis(images, self._channels[camera], -1)
+        images = np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images[..., :3]
         if images.dtype != np.uint8:
             good = bool(((images >= 0) & (images <= 255)).all())
             require(good, where, "floats out of range", "floats in [0, 255]", "write images as uint8")
             images = np.rint(images).astype(np.uint8)
         return np.ascontiguousarray(images)
+
+    def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return distances [N, H, W], uint16 or float32."""
+        images = self._rows(f"{self.names[episode]}, {camera}", camera, steps + self._spans[episode][0])
+        return images if images.ndim == 3 else images.squeeze(-1 if images.shape[-1] == 1 else 1)
+
+    def recorded(self, episode: int, name: str) -> Array:
+        """Return the steps of one of `columns`, [T, *shape]."""
+        self._whole(f"data/{self._sources[name]}")
+        values = self._steps(self._spans[episode], self._sources[name])
+        return values.reshape(len(values), *self.columns[name].shape).astype(values.dtype.newbyteorder("="))
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions or state as the buffer has them; the buffer has no rewards."""
@@ -136,6 +157,21 @@ class ZarrReplayStore(Reader):
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the open files."""
         return {**self.__dict__, "_group": None}
+
+    def _kept_columns(self, arrays: dict[str, Any], length: int) -> tuple[dict[str, Column], dict[str, str]]:
+        """Return the arrays with a row for each step, except images, and their names here, by their names in LeRobot.
+
+        LeRobot's own counters and times keep their names there; arrays of these names get another one.
+        """
+        images = {*self.cameras, *self.depth_cameras}
+        roles = ((layout.ROLES[source][0][0], self._parts[source]) for source in ("actions", "state"))
+        renamed = {parts[0]: name for name, parts in roles if len(parts) == 1}
+        columns, sources = {}, {}
+        for name, array in arrays.items():
+            if name not in images and array.shape[:1] == (length,) and 0 not in array.shape:
+                written = renamed.get(name, f"recorded_{name}" if name in layout.OWN else name)
+                columns[written], sources[written] = Column(array.dtype.name, array.shape[1:] or (1,)), name
+        return columns, sources
 
     def _rate(self, span: tuple[int, int]) -> float:
         """Return the frames a second of an episode."""
@@ -215,9 +251,18 @@ class ZarrReplayStore(Reader):
         return self._group
 
 
-def _channels_first(array: Any) -> bool | None:
-    """Return whether images have their colours before height and width; `None` for an array that holds no images."""
-    shape = array.shape
-    if len(shape) != 4 or 0 in shape or not (array.dtype == np.uint8 or array.dtype.kind == "f"):
+def _channel_axis(array: Any) -> int | None:
+    """Return the axis of the channels of colour or grey images; `None` for an array that holds none."""
+    shape, kind = array.shape, array.dtype
+    if len(shape) != 4 or 0 in shape:
         return None
-    return False if shape[-1] == 3 else True if shape[1] == 3 else None
+    channels = (3, 4, 1) if kind == np.uint8 else (3,) if kind.kind == "f" else ()
+    return next((axis for count in channels for axis in (-1, 1) if shape[axis] == count), None)
+
+
+def _is_depth(name: str, array: Any) -> bool:
+    """Return whether an array holds depth images."""
+    shape, kind = array.shape, array.dtype
+    alone = len(shape) == 3 or (len(shape) == 4 and 1 in (shape[1], shape[-1]))
+    large = alone and sorted(shape[1:])[-2] >= _SMALLEST_SIDE
+    return large and 0 not in shape and bool(kind == np.uint16 or (kind == np.float32 and "depth" in name))

@@ -18,7 +18,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import centre_corner
 from counterpoint.data.draws import sample_seed
 from counterpoint.data.episode import Array
-from counterpoint.data.resize import resize
+from counterpoint.data.resize import as_rgb, resize
 from counterpoint.encoders.card import Description
 from counterpoint.encoders.hub import SavedModel, read_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
@@ -221,8 +221,9 @@ class EncodedPolicy(nn.Module, SavedModel):
         """Return actions of n rows, float32 [n, A] in the environment's units.
 
         Args:
-            observation: Images by camera, [n, H, W, 3] or [n, 3, H, W], uint8 or float in [0, 1], numpy or torch, of
-                any size; "state" [n, P]; for language, a "task" for each row (by default `instruction`).
+            observation: Images by camera, uint8 or float in [0, 1], numpy or torch, of any size, in a form that
+                `counterpoint.data.resize.as_rgb` takes; "state" [n, P]; for language, a "task" for each row (by default
+                `instruction`).
             rows: Environments that the observations come from.
             explore: Ignored.
 
@@ -321,7 +322,7 @@ class EncodedPolicy(nn.Module, SavedModel):
             names = [[form.format(name, name.removesuffix("_image")) for form in forms] for name in self.cameras]
             found = [_find(observation, each) for each in names]
         if not self.cameras or (C == 1 and found[0] is None):  # one camera needs no name
-            found = [value for value in observation.values() if getattr(value, "ndim", 0) == 4]
+            found = [value for value in observation.values() if _may_be_images(value)]
         if len(found) != C or any(value is None for value in found):
             wanted = f"images of {', '.join(self.cameras)}" if self.cameras else f"images of {C} cameras"
             raise BadInputError("observation", f"{', '.join(observation)}", wanted, "name every camera as in training")
@@ -373,15 +374,18 @@ def _array(value: Any) -> NDArray[Any]:
     return found
 
 
+def _may_be_images(value: Any) -> bool:
+    """Return whether a value has the shape of images of some rows: [n, H, W, C], [n, C, H, W], or grey [n, H, W]."""
+    dims = getattr(value, "ndim", 0)
+    return dims == 4 or (dims == 3 and str(value.dtype).endswith("uint8"))
+
+
 def _pixels(value: Any, at: NDArray[np.intp]) -> Array:
     """Return the images of some rows as uint8 [m, H, W, 3]."""
-    images = _array(value)[at]
-    expected, hint = "[n, H, W, 3] or [n, 3, H, W], uint8 or float in [0, 1]", "give each camera's images so"
-    require(images.ndim == 4 and 3 in (images.shape[1], images.shape[3]), "images", images.shape, expected, hint)
-    if images.shape[3] != 3:
-        images = np.moveaxis(images, 1, 3)
+    images = as_rgb("images", _array(value)[at])
     if images.dtype != np.uint8:
-        good = images.dtype.kind == "f" and (images.size == 0 or bool(images.min() >= 0 and images.max() <= 1))
+        good = images.size == 0 or bool(images.min() >= 0 and images.max() <= 1)
+        expected, hint = "floats in [0, 1]", "divide by 255, or give uint8"
         require(good, "images", f"{images.dtype} out of range", expected, hint)
         images = np.rint(images * 255).astype(np.uint8)
     return np.ascontiguousarray(images)

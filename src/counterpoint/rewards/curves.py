@@ -205,7 +205,7 @@ def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None,
     found = f"{len(paths)} paths"
     require(len(paths) == 1, "--episodes", found, "one data set", "leave --episodes out for video files")
     store = open_dataset(paths[0], camera=camera, dialect=dialect)
-    camera_names(None, store.cameras)  # data without images are refused
+    camera_names(None, store)  # data without images are refused
     count = len(store.episodes)
     for number in numbers:
         where, hint = f"--episodes of {paths[0]}", "counterpoint data info lists what it holds"

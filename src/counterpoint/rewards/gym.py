@@ -25,6 +25,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
+from counterpoint.data.resize import as_rgb, channel_axis
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import require, require_known
 from counterpoint.rewards.model import STATE, Embedder, RewardModel, check_instructions, embed_frames, reads_state
@@ -224,7 +225,8 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         if self._mode is AutoresetMode.SAME_STEP and over.any():
             for name, part in seen.items():
                 seen[name] = np.concatenate([part, part[over]])
-                seen[name][self._rows[over]] = [infos["final_obs"][row][name] for row in self._rows[over]]
+                last = [infos["final_obs"][row][name] for row in self._rows[over]]
+                seen[name][self._rows[over]] = last if name == STATE else [_rgb(each, name, 0) for each in last]
         embedded, afterwards = np.split(self.potentials.embed(seen), [self.num_envs])
         rewards[~begun] = self.potentials.advance(self._rows[~begun], embedded[~begun])
         self.potentials.begin(self._rows[begun], embedded[begun])
@@ -296,8 +298,8 @@ def check_source(image: str | None, space: Any, render_mode: str | None, encoder
         encoder: The encoder.
 
     Raises:
-        BadInputError: If a Dict observation has no image [H, W, 3] of that name or no `state`, or renders are no
-            arrays.
+        BadInputError: If a Dict observation has no image of that name, in a form that
+            `counterpoint.data.resize.as_rgb` takes, or no `state`, or renders are no arrays.
     """
     has_state = isinstance(space, spaces.Dict) and STATE in space.spaces
     found, hint = f"no {STATE!r}", "the model reads the robot's state: put it into a Dict observation"
@@ -305,9 +307,11 @@ def check_source(image: str | None, space: Any, render_mode: str | None, encoder
     if image is None:
         found, hint = f"render_mode {render_mode!r}", 'gymnasium.make(..., render_mode="rgb_array"), or name image='
         return require(render_mode == "rgb_array", "env", found, "renders as arrays", hint)
-    known = [key for key, part in space.spaces.items() if _is_image(part)] if isinstance(space, spaces.Dict) else []
-    found, hint = f"no image {image!r}", "choose one of these, or leave image= out for env.render()"
-    require_known(image, known, "observation", found, hint=hint)
+    parts = space.spaces if isinstance(space, spaces.Dict) else {}
+    known = [key for key, part in parts.items() if _is_image(part)]
+    what = f"no image {image!r}" + (f" ({parts[image]}; images have 1, 3 or 4 channels)" if image in parts else "")
+    hint = "choose one of these, or leave image= out for env.render()"
+    require_known(image, known, "observation", what, hint=hint)
 
 
 def seen_in(env: Any, observation: Any, image: str | None, encoder: object) -> dict[str, Array]:
@@ -317,9 +321,16 @@ def seen_in(env: Any, observation: Any, image: str | None, encoder: object) -> d
         The image, or a render: [H, W, 3], or one for each environment of a vector. Under `STATE` the robot's state, for
         an encoder that reads it.
     """
-    seen = {image or "": np.asarray(env.render() if image is None else observation[image])}
+    lead = int(isinstance(env, gymnasium.vector.VectorEnv))
+    seen = {image or "": _rgb(env.render() if image is None else observation[image], image, lead)}
     return seen | ({STATE: np.asarray(observation[STATE], np.float32)} if reads_state(encoder) else {})
 
 
+def _rgb(images: Any, image: str | None, lead: int) -> Array:
+    return as_rgb("env.render()" if image is None else f"observation {image!r}", np.asarray(images), lead)
+
+
 def _is_image(space: Any) -> bool:
-    return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3
+    if not isinstance(space, spaces.Box) or channel_axis(space.shape) is None:
+        return False
+    return space.dtype == np.uint8 or (space.dtype.kind == "f" and len(space.shape) == 3)

@@ -157,10 +157,10 @@ def label(
     trained = _trained(Path(model))
     segments: Segments = "task" if trained.get("segments") == "task" and goal is None else "episode"
     store = by_segments(open_dataset(data, dialect=dialect), segments)
-    first = camera_names(None, store.cameras)  # data without images are refused
+    first = camera_names(None, store)  # data without images are refused
     target = _target(data, str(model), out, feature, overwrite)
     for camera in cameras:
-        check_camera(camera, store.cameras)
+        check_camera(camera, store)
     every, image = range(len(store.episodes)), None if goal is None else read_goal(goal)
     own, names = [info.instruction for info in store.episodes], [f"{data}, {_place(store, number)}" for number in every]
     texts = given_instructions(own, names, instruction, text_file) if image is None else []

@@ -69,7 +69,7 @@ class DataConfig(SplitsConfig):
 
     def views(self, store: EpisodeStore) -> tuple[str, ...]:
         """Return the names of the chosen cameras."""
-        return camera_names(store.cameras if self.cameras == ("all",) else self.cameras or None, store.cameras)
+        return camera_names(store.cameras if self.cameras == ("all",) else self.cameras or None, store)
 
 
 class ClipsRecipe(PretrainingRecipe):

@@ -155,7 +155,7 @@ class CloningRecipe(OfflineRecipe):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)
                 encoder = ObservationEncoder(self.encoder)
-        cameras = camera_names(self.data.camera, source.cameras, encoder.config.cameras)
+        cameras = camera_names(self.data.camera, source, encoder.config.cameras)
         size = encoder.config.size
         if encoder.takes_instruction:
             _check_instructions(encoder, sorted({info.instruction for info in source.episodes}))
@@ -248,7 +248,7 @@ CHUNK = 256
 def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> Float[Tensor, "T D"]:
     """Return an encoder's embedding of every step, episodes end to end, in evaluation mode; on the CPU."""
     encoder.eval()
-    cameras = camera_names(camera, store.cameras, encoder.config.cameras)
+    cameras = camera_names(camera, store, encoder.config.cameras)
     if not cameras:
         return torch.zeros(int(store.lengths.sum()), 0)
     each = [observations(encoder, store, episode, cameras, CHUNK) for episode in range(len(store.episodes))]

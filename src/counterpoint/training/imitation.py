@@ -149,7 +149,7 @@ class ImitationRecipe(OfflineRecipe):
         """Open the demonstrations and build the policy."""
         data = given.one()
         source = open_demonstrations(data, self.data)
-        cameras = camera_names(self.data.camera, rgb_cameras(source.cameras), self.encoder.cameras)
+        cameras = camera_names(self.data.camera, source, self.encoder.cameras, known=rgb_cameras(source.cameras))
         validation = None if given.validation is None else with_states(given.validation, self.data)
         with relocated("--start-from, "):
             start = None if given.start_from is None else DiffusionPolicy.from_pretrained(given.start_from)

@@ -64,7 +64,7 @@ class TransitionsRecipe(PretrainingRecipe):
 
         def build(store: EpisodeStore) -> tuple[StepObjective, EpisodeStore, BoundSpec]:
             objective = build_step_objective(self, store, encoder.to(given.device))
-            cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
+            cameras = camera_names(self.data.camera, store, self.encoder.cameras)
             return objective, store, objective.sampling().with_index(balance=self.data.balance).bind(store, cameras)
 
         return Opened(source, held_out, self._prepared, build, facts=_facts)
@@ -79,7 +79,7 @@ class TransitionsRecipe(PretrainingRecipe):
             if split is not None:
                 kept_back[name] = split
         for store in stores:
-            camera_names(self.data.camera, store.cameras, self.encoder.cameras)
+            camera_names(self.data.camera, store, self.encoder.cameras)
         validation = given.validation
         if kept_back:
             # Under the names from training, by which tasks are numbered, even if only one data set is left.
@@ -91,7 +91,7 @@ class TransitionsRecipe(PretrainingRecipe):
         """Return the store with its frames at the encoder's size."""
         if isinstance(store, MultiTaskStore):
             return MultiTaskStore([self._prepared(part) for part in store.stores], store.names)
-        cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
+        cameras = camera_names(self.data.camera, store, self.encoder.cameras)
         options: Any = {"size": self.encoder.size, "decode": self.data.decode, "root": self.data.cache}
         return prepared(store, cameras=cameras, **options)
 
@@ -115,7 +115,7 @@ def fresh_encoder(config: ObservationConfig, source: str | None = None) -> Obser
 def centred(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> ObservationEncoder:
     """Return the encoder, centred on the store if `centre` is set."""
     if encoder.config.centre:
-        cameras = camera_names(camera, store.cameras, encoder.config.cameras)
+        cameras = camera_names(camera, store, encoder.config.cameras)
         encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))
     return encoder
 
@@ -154,7 +154,7 @@ def action_dim(store: EpisodeStore) -> int:
 
 def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None) -> torch.Tensor:
     """Return about `count` frames, evenly over all episodes: uint8 [N, H, W, 3], or [N, C, H, W, 3] for C cameras."""
-    cameras = camera_names(camera, store.cameras)
+    cameras = camera_names(camera, store)
     total = sum(info.length for info in store.episodes)
     every = max(1, total // count)
     frames, offset = [], 0

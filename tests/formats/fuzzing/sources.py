@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+
 from counterpoint.data.cache import cached
+from counterpoint.formats.base import Column
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.minari.writer import write_minari
+from tests.data.reading import read_episode
 from tests.formats.hdf5.made import (
     write_aloha,
     write_isaaclab,
@@ -18,15 +24,7 @@ from tests.formats.hdf5.made import (
     write_robocasa,
     write_robomimic,
 )
-from tests.formats.made import (
-    memory_store,
-    write_epic,
-    write_frames,
-    write_lerobot,
-    write_lerobot_v21,
-    write_tasks,
-    write_videos,
-)
+from tests.formats.made import memory_store, write_epic, write_frames, write_lerobot_v21, write_tasks, write_videos
 from tests.formats.minari.made import goal_episodes
 from tests.formats.remote_made import write_shards
 from tests.formats.rlbench.made import write_task
@@ -61,6 +59,29 @@ def write_folders_of_frames(root: Path) -> Path:
     """Write two folders of frames."""
     for number in range(2):
         write_frames(root / f"run{number}", count=3, seed=number)
+    return root
+
+
+def write_lerobot_more(root: Path) -> Path:
+    """Write a LeRobot data set with video, images, depth and further columns of numbers and texts."""
+    store = memory_store()
+    writer = LeRobotWriter(
+        root,
+        fps=10,
+        cameras=dict.fromkeys(store.cameras, (24, 32)),
+        depth={"deep": (8, 6)},
+        action_dim=4,
+        state_dim=3,
+        columns={"force": Column("float64", (2,)), "note": Column("string", (1,))},
+        robot_type="none",
+        image_cameras=["wrist"],
+    )
+    for number, info in enumerate(store.episodes):
+        depth = np.arange(48 * info.length, dtype=np.uint16).reshape(-1, 8, 6)
+        notes = np.array([[f"{number} {step}"] for step in range(info.length)], object)
+        columns = {"force": np.ones((info.length, 2)) * number, "note": notes}
+        writer.add_episode(replace(read_episode(store, number), depth={"deep": depth}), columns=columns)
+    writer.finalize()
     return root
 
 
@@ -125,7 +146,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "videos by task": write_tasks,
     "frames, csv": write_frames_in_a_manifest,
     "frames": write_folders_of_frames,
-    "lerobot v3": lambda root: write_lerobot(root, image_cameras=["wrist"]),
+    "lerobot v3": write_lerobot_more,
     "lerobot v2.1": write_lerobot_v21,
     "epic": write_epic,
     "robomimic": write_hdf5,

@@ -19,7 +19,7 @@ import numpy as np
 from counterpoint.cli.data.doctor import _examine_tables
 from counterpoint.data.cache import CachedStore
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.formats import FORMATS, open_dataset, recognise
+from counterpoint.formats import FORMATS, base, open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import examine_minari, read_minari
 from counterpoint.registry import imported
@@ -69,6 +69,8 @@ def digest(values: Any) -> str | None:
     if values is None:
         return None
     array = np.ascontiguousarray(values)
+    if array.dtype == object:
+        return repr(array.tolist())
     return hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
 
 
@@ -91,9 +93,13 @@ def content(path: Path) -> Content:
         arrays = [found for found in (values(number) for values in read) if found is not None]
         _require_finite(arrays)
         assert all(len(array) == info.length for array in arrays)
-        frames = [store.frames(number, np.arange(info.length), camera) for camera in store.cameras]
+        steps = np.arange(info.length)
+        frames = [store.frames(number, steps, camera) for camera in store.cameras]
         assert all(each.dtype == np.uint8 and each.shape[0] == info.length and each.shape[3] == 3 for each in frames)
-        words: tuple[Any, ...] = (info.length, info.instruction, round(info.fps, 6), info.success, store.cameras)
+        frames += [store.depth(number, steps, camera) for camera in store.depth_cameras]
+        arrays += [store.recorded(number, n) for n in store.columns] if isinstance(store, base.Reader) else []
+        cameras = (*store.cameras, *store.depth_cameras)
+        words: tuple[Any, ...] = (info.length, info.instruction, round(info.fps, 6), info.success, cameras)
         episodes.append({"words": words, "numbers": list(map(digest, arrays)), "frames": list(map(digest, frames))})
     return episodes
 

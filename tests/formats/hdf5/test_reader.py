@@ -29,6 +29,7 @@ from tests.data.reading import read_episode
 from tests.formats.hdf5.made import ENV_ARGS, made_demo, write_libero, write_robomimic
 
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
+DEPTH = "obs/agentview_depth"
 
 
 def test_robomimic_is_read_as_it_stands(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_splits_that_share_episodes_are_not_converted_in_silence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_robomimic(tmp_path / "image.hdf5", masks={"train": [0, 1], "valid": [1, 2]})
-    assert split_names(convert(path, tmp_path / "out")) == ("train",)
+    assert split_names(convert(path, tmp_path / "out", drop=[DEPTH])) == ("train",)
     assert "splits are left out, since train and valid share the episodes 1" in capsys.readouterr().out
 
 
@@ -343,7 +344,11 @@ def test_info_doctor_and_convert(
     for fact in ("7 dimensions", "train (2 episodes)", "better (1 episodes)", "67% of 3", "lift the cube"):
         assert fact in told
     assert doctor(path) == 0
-    out = open_dataset(convert(path, tmp_path / "out"))
+    assert " ".join(told.replace("│", "").split()).count(DEPTH) == 1
+    with pytest.raises(BadInputError, match=f"found {DEPTH}, which cannot be kept.*--drop {DEPTH}"):
+        convert(path, tmp_path / "out")
+    out = open_dataset(convert(path, tmp_path / "out", drop=[DEPTH]))
+    assert f"Left out: dones, next_obs, {DEPTH}, " in capsys.readouterr().out
     assert split_names(tmp_path / "out") == ("train", "valid")  # "better" overlaps them
     source = open_dataset(path)
     assert [e.length for e in out.episodes] == [5, 3, 12]  # training episodes first, as LeRobot's ranges need

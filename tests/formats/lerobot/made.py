@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoint.data.episode import Episode
+from counterpoint.formats.lerobot.statistics import vector_stats
 from counterpoint.formats.lerobot.tables import as_column, as_png
-from counterpoint.formats.lerobot.writer import LeRobotWriter, vector_stats
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import encode_video
 from tests.formats.made import smooth_frames
 
@@ -151,3 +152,29 @@ def edit_column(path: Path, name: str, values: Sequence[Any] | None) -> None:
     else:
         table = table.set_column(index, name, pa.array(values, type=table.schema.field(name).type))
     pq.write_table(table, path)
+
+
+def write_rows(root: Path, lengths: Sequence[int], columns: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> Path:
+    """A v2.1 data set of these columns, each with the values of all steps and its entry in info.json."""
+    total, ends = sum(lengths), np.cumsum(lengths)
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    frame = np.arange(total) - (ends - lengths)[episode]
+    own = {"frame_index": frame, "episode_index": episode, "index": np.arange(total), "task_index": 0 * frame}
+    entry: dict[str, Any] = {"dtype": "int64", "shape": [1], "names": None}
+    every: dict[str, tuple[Any, Mapping[str, Any]]] = {n: (pa.array(values), entry) for n, values in own.items()}
+    every["timestamp"] = (pa.array((frame / FPS).astype(np.float32)), {**entry, "dtype": "float32"})
+    every |= columns
+    table = pa.table({name: values for name, (values, _) in every.items()})
+    (root / "meta").mkdir(parents=True)
+    (root / "data").mkdir()
+    lines = []
+    for number, (length, end) in enumerate(zip(lengths, ends.tolist(), strict=True)):
+        pq.write_table(table.slice(end - length, length), root / f"data/{number}.parquet")
+        lines.append(json.dumps({"episode_index": number, "tasks": ["reach"], "length": length}))
+    (root / "meta/episodes.jsonl").write_text("\n".join(lines))
+    (root / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "reach"}\n')
+    info = {"codebase_version": "v2.1", "fps": FPS, "total_episodes": len(lengths), "total_frames": total}
+    info |= {"total_tasks": 1, "data_path": "data/{episode_index}.parquet", "video_path": None}
+    features = {name: dict(entry) for name, (_, entry) in every.items()}
+    (root / "meta/info.json").write_text(json.dumps({**info, "features": features}))
+    return root

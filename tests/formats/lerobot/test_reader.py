@@ -377,7 +377,7 @@ def test_damaged_images_are_refused(root: Path, content: bytes | None) -> None:
     entries[9]["bytes"] = content
     edit_column(root / DATA, "observation.images.wrist", entries)
     with pytest.raises(
-        BadInputError, match=r"(frame-\d+\.png: found no such file|file-000\.parquet: found .*cannot identify)"
+        BadInputError, match=r"(frame-\d+\.png: found no such file|file-000\.parquet, .*wrist: found .*cannot identify)"
     ):
         _read_all(LeRobotStore(root))
 

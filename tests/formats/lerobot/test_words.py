@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from counterpoint.cli.data.commands import convert
 from counterpoint.cli.data.doctor import examine_lerobot
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.reader import LeRobotStore
@@ -99,8 +100,10 @@ def test_subtasks_are_segments_under_the_task(tmp_path: Path) -> None:
     root = write_v30(tmp_path / "set", given, subtasks=True)
     store = LeRobotStore(root)
     assert [(info.instruction, info.segments) for info in store.episodes] == [("task 0", PARTS), ("task 1", ())]
+    assert not {"subtask_index"} & {*store.columns, *store.unread}  # its words are read
     (root / "meta/subtasks.parquet").unlink()
-    assert LeRobotStore(root).episodes[0].segments == ()
+    nameless = LeRobotStore(root)
+    assert (nameless.episodes[0].segments, nameless.unread) == ((), ("subtask_index",))
 
 
 def test_subtasks_of_language_persistent(tmp_path: Path) -> None:
@@ -117,6 +120,10 @@ def test_subtasks_of_language_persistent(tmp_path: Path) -> None:
     infos = LeRobotStore(root).episodes
     assert infos[0].segments == ((0, ""), (1, PARTS[0][1]), (3, PARTS[1][1]))
     assert (infos[1].segments, infos[0].instruction) == ((), "task 0")
+    with pytest.raises(BadInputError, match="--drop language_persistent"):  # the plan has no place in an episode
+        convert(root, tmp_path / "out")
+    kept = LeRobotStore(convert(root, tmp_path / "out", drop=["language_persistent"]))
+    assert [info.segments for info in kept.episodes] == [info.segments for info in infos]
 
 
 def test_words_do_not_depend_on_the_split(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from counterpoint.data.episode import Episode
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.reader import LeRobotStore
-from counterpoint.formats.lerobot.writer import LeRobotWriter, PixelCounts, sampled_steps, vector_stats
+from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import encode_video, read_frames
 from tests.data.reading import read_episode
 from tests.formats.lerobot.made import FPS, SIZES, episode, write_v30
@@ -170,22 +170,6 @@ def test_statistics_are_those_of_the_data(tmp_path: Path) -> None:
     assert {name for name in row if name.startswith("stats/")} == {
         f"stats/{feature}/{kind}" for feature in stats for kind in every
     }
-
-
-def test_pixel_statistics_of_large_images_come_from_a_sample() -> None:
-    assert list(sampled_steps(3)) == [0, 1, 2]
-    assert len(sampled_steps(1000)) == 16
-    assert (sampled_steps(1000)[0], sampled_steps(1000)[-1]) == (0, 999)
-    counts = PixelCounts()
-    counts.add(np.full((2, 500, 400, 3), 51, dtype=np.uint8))
-    assert counts.counts.sum() < 2 * 500 * 400 * 3
-    assert np.ravel(counts.stats()["q99"]) == pytest.approx([0.2, 0.2, 0.2])
-
-
-def test_vector_statistics_of_one_row() -> None:
-    stats = vector_stats(np.array([[1.0, 2.0]], dtype=np.float32))
-    assert stats["min"] == stats["max"] == stats["mean"] == stats["q01"] == [1.0, 2.0]
-    assert stats["std"] == [0.0, 0.0]
 
 
 def test_encoded_videos_are_taken_as_they_are(tmp_path: Path) -> None:

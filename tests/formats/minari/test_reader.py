@@ -92,6 +92,14 @@ def test_whole_states_as_goals(tmp_path: Path) -> None:
     assert load_minari(write_minari(tmp_path / "maze", goal_episodes(), **ABOUT), goals="state").spaces.goal == (4,)
 
 
+def test_images_beside_a_state_are_refused_by_name(tmp_path: Path) -> None:
+    seen = spaces.Dict({"rgb": spaces.Box(0, 255, (4, 4, 3), np.uint8), "state": VECTOR})
+    observations = {"rgb": np.zeros((6, 4, 4, 3), np.uint8), "state": np.zeros((6, 3))}
+    out = raw_dataset(tmp_path / "both", seen, UNIT, [raw_episode(observations, np.zeros((5, 2)))])
+    with pytest.raises(BadInputError, match=r"of which rgb are images.*LeRobotWriter"):
+        load_minari(out)
+
+
 def test_actions_are_scaled_by_the_bounds_of_their_space(tmp_path: Path) -> None:
     box = spaces.Box(np.array([0, -2], np.float32), np.array([4, 2], np.float32))
     actions = np.array([[0, -2], [2, 0], [4, 2]], np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoint.cli.data.commands import convert
 from counterpoint.data.cache import cached
 from counterpoint.data.robot_masks import binary_mask, masked_cameras
 from counterpoint.data.store import EpisodeStore
@@ -37,6 +38,14 @@ def test_images_are_those_of_their_steps(tmp_path: Path) -> None:
     frames = store.frames(1, np.array([4, 0, 4]), "wrist")
     np.testing.assert_array_equal(frames, np.stack([image(1, step) for step in (4, 0, 4)]))
     np.testing.assert_array_equal(store.frames(1, np.array([2])), store.frames(1, np.array([2]), "front"))
+
+
+def test_depth_is_not_read_and_named(tmp_path: Path) -> None:
+    task = write_task(tmp_path, episodes=1)
+    (task / "variation0" / "episodes" / "episode0" / "front_depth").mkdir()
+    with pytest.raises(BadInputError, match="--drop front_depth"):
+        convert(task, tmp_path / "out")
+    assert open_dataset(convert(task, tmp_path / "out", drop=["front_depth"])).depth_cameras == ()
 
 
 def test_an_action_is_the_pose_at_the_next_observation(tmp_path: Path) -> None:

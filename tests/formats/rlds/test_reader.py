@@ -12,12 +12,26 @@ from counterpoint.cli.data.doctor import examine
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.held_out import open_training, open_unseen
 from counterpoint.formats import open_dataset, recognise, split_names, validation_split
+from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.rlds.reader import RldsStore
 from counterpoint.training.clips import DataConfig
 from counterpoint.training.cloning import DemonstrationsConfig, open_demonstrations
 from tests.data.reading import read_episode
 from tests.formats.made import real_data
-from tests.formats.rlds.made import FEATURES, Made, dataset, image, made_episode, nested, tensor, text, write_rlds
+from tests.formats.rlds.made import (
+    FEATURES,
+    Made,
+    Node,
+    Value,
+    dataset,
+    image,
+    made_episode,
+    nested,
+    picture,
+    tensor,
+    text,
+    write_rlds,
+)
 
 
 def test_episodes_come_back(tmp_path: Path) -> None:
@@ -222,9 +236,47 @@ def test_info_doctor_and_convert(
     for fact in ("7 dimensions", "train 0:3", "100% of 3 episodes", "split val", "image_1 (empty)", "open the drawer"):
         assert fact in told
     assert doctor(root) == 2
-    written = open_dataset(convert(root, tmp_path / "lerobot"))
+    written = open_dataset(convert(root, tmp_path / "lerobot", drop=["observation.depth"]))
     np.testing.assert_array_equal(written.actions(1), open_dataset(root).actions(1))
     assert [e.instruction for e in written.episodes] == [e.instruction for e in open_dataset(root).episodes]
+
+
+def test_depth_grey_images_and_further_columns(tmp_path: Path) -> None:
+    made = made_episode(4, 0)
+    rng = np.random.default_rng(0)
+    depth = rng.integers(0, 1 << 16, (4, 16, 16), dtype=np.uint16)
+    more: dict[str, tuple[Node, Value]] = {
+        "steps/index": (tensor("int32"), np.arange(4)),
+        "steps/observation/cloud": (tensor("float32", 2, 3), rng.normal(size=(4, 2, 3)).astype(np.float32)),
+        "steps/observation/deep": (image(channels=1, dtype="uint16"), [picture(frame) for frame in depth]),
+        "steps/observation/grey": (image(channels=1), [picture(frame[..., 0]) for frame in made.frames]),
+        "steps/observation/torn": (tensor("float32", -1), np.zeros(4, np.float32)),
+        "steps/note": (text(), [b"a", b"b", b"c", "d\u00e9".encode()]),
+    }
+    features = json.loads(json.dumps(FEATURES))
+    for name, (node, _) in more.items():
+        place = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+        for folder in name.split("/")[1:-1]:
+            place = place[folder]["featuresDict"]["features"]
+        place[name.rpartition("/")[2]] = node
+    made.features.update({name: value for name, (_, value) in more.items()})
+    root = write_rlds(tmp_path / "toys", {"train": [[made]]}, features=features, absent=[])
+    store = open_dataset(root)
+    assert isinstance(store, RldsStore)
+    assert (store.cameras, store.depth_cameras) == (("image_0", "grey", "wrist_image"), ("deep",))
+    assert {*store.unread} == {"observation.depth", "observation.torn"}
+    steps = np.arange(4)
+    np.testing.assert_array_equal(store.depth(0, steps), depth)
+    np.testing.assert_array_equal(store.frames(0, steps, "grey")[..., 2], made.frames[..., 0])
+    out = open_dataset(convert(root, tmp_path / "out", drop=sorted(store.unread)))
+    assert isinstance(out, LeRobotStore)
+    assert store.columns.keys() <= out.columns.keys()
+    for name in store.columns:
+        np.testing.assert_array_equal(out.recorded(0, name), store.recorded(0, name))
+    np.testing.assert_array_equal(out.recorded(0, "observation.cloud"), more["steps/observation/cloud"][1])
+    assert out.recorded(0, "note")[:, 0].tolist() == ["a", "b", "c", "d\u00e9"]
+    assert out.recorded(0, "recorded_index")[:, 0].tolist() == [0, 1, 2, 3]
+    assert out.recorded(0, "episode_metadata.file_path")[:, 0].tolist() == ["episode_0.npy"] * 4
 
 
 def test_real_trajectories() -> None:

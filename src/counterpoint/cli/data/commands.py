@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +22,12 @@ from counterpoint.data.episode import Array, Episode, task_of
 from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
-from counterpoint.data.views import SubsetStore
-from counterpoint.errors import BadInputError, require
-from counterpoint.flags import Name, Number
+from counterpoint.errors import BadInputError, require, require_known
+from counterpoint.flags import Name, Number, Repeated
 from counterpoint.formats import open_dataset, recognise, split_names
-from counterpoint.formats.base import Reader
+from counterpoint.formats.base import Column, Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
+from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.minari.files import is_minari
@@ -95,6 +96,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
         "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
+        **({"depth": ", ".join(_depth(store, name) for name in store.depth_cameras)} if store.depth_cameras else {}),
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
         "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store, dialect).items()) or "none",
@@ -108,7 +110,9 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
             empty = {key: sum(not text for text in texts) for key, texts in store.instructions.items()}
             keys = (f"{key} (empty in {count} of {len(lengths)} episodes)" for key, count in empty.items())
             facts["instruction keys"] = ", ".join(keys)
-        facts |= {"left out": ", ".join(store.left_out)} if store.left_out else {}
+        more = ", ".join(f"{name} {column.dtype}" for name, column in _more(store).items())
+        facts |= {"further columns": more} if more else {}
+        facts |= {"left out": ", ".join(left_out)} if (left_out := _left_out(store)) else {}
     scripts = Counter(script for episode in store.episodes for script in other_scripts(episode.instruction))
     if scripts:
         named = ", ".join(f"{script} in {count}" for script, count in scripts.most_common())
@@ -204,8 +208,12 @@ def convert(
     dialect: Name = None,
     instruction_key: Name = None,
     retime: bool = False,
+    drop: Repeated = (),
 ) -> Path:
     """Write any data set that can be read as LeRobot v3.0.
+
+    Columns that are no part of an episode here are kept as they are, with their names, and so is depth. Columns that
+    cannot be kept are named before any work; `drop` leaves them out.
 
     A LeRobot data set has one whole number of frames a second. If the rates of all episodes round to the same number,
     every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
@@ -220,28 +228,33 @@ def convert(
         out: The folder to write; must not exist.
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
         fps: Frames a second to write, if the rates of the episodes differ; by default the episodes' own rate, rounded.
+            With `retime`, the true rate, if timestamps and `meta/info.json` contradict each other.
         dialect: The dialect of HDF5 files that do not tell it.
         instruction_key: If the data record several instructions of an episode, the key of those to write, as
             `counterpoint data info` names it; by default the first instruction that is not empty.
-            With `retime`, the true rate, if timestamps and `meta/info.json` contradict each other.
         retime: Write frame_index / fps instead of stored timestamps that jitter, and say by how much they moved. This
             is refused if a frame is missing.
+        drop: A column or a depth camera to leave out; may be given several times.
 
     Raises:
-        BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
+        BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, it has columns that
+            cannot be kept, or `out` exists.
     """
-    store: EpisodeStore = open_dataset(path, dialect=dialect, instruction_key=instruction_key)
+    store = open_dataset(path, dialect=dialect, instruction_key=instruction_key)
+    columns, depth = _kept(path, store, drop)
     others = [key for key in (store.instructions if isinstance(store, Reader) else ()) if key != instruction_key]
     splits, fingerprint = _splits(path, store, dialect), store.fingerprint
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
+    order: Sequence[int] = range(len(store.episodes))
     if isinstance(store, Hdf5Store):
-        store, splits = _train_first(store)
+        order, splits = _train_first(store)
     if isinstance(store, LeRobotStore):
         splits = _renumbered(store)
     moved = _retimed(path, store, fps) if retime else None
     rate = _rate(store, None if retime else fps)
     resample = fps is not None and not retime
-    first = _episode(store, 0, rate, size, resample=resample)
+    convert_one = partial(_episode, store, rate=rate, size=size, resample=resample, depth=depth)
+    first, _ = convert_one(order[0])
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
     writer = LeRobotWriter(
@@ -251,26 +264,33 @@ def convert(
         action_dim=None if first.actions is None else first.actions.shape[1],
         state_dim=None if first.state is None else first.state.shape[1],
         environment_dim=None if first.environment_state is None else first.environment_state.shape[1],
+        depth={camera: (images.shape[1], images.shape[2]) for camera, images in first.depth.items()},
+        columns=columns,
         robot_type=str(raw.get("robot_type") or "unknown"),
         info=dict(raw.get("counterpoint") or {}) | about | rates,
         image_cameras=_lossless_cameras(store),
         subtasks=any(info.segments and info.instruction != task_of(info.segments) for info in store.episodes),
     )
-    with ProgressBar("Converting", len(store.episodes), "episodes") as bar:
-        for number in range(len(store.episodes)):
-            episode = _episode(store, number, rate, size, resample=resample)
+    with ProgressBar("Converting", len(order), "episodes") as bar:
+        for number in order:
+            episode, steps = convert_one(number)
             for camera, frames in episode.frames.items():
                 (_, *own, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
                 found, expected = f"frames of {own[0]}x{own[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
                 require(own == wanted, f"{path}, episode {number}", found, expected, "bring all to one --size")
-            writer.add_episode(episode)
+            values = (
+                {name: store.recorded(number, name)[steps] for name in columns} if isinstance(store, Reader) else {}
+            )
+            writer.add_episode(episode, columns=values)
             bar.advance()
     writer.finalize(splits or None)
     sources = ", ".join(f"{source:g}" for source in sorted({round(fps, 2) for fps in rates["source_fps"]}))
-    print(f"Converted {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
+    print(f"Converted {len(order)} episodes at {rate} frames a second (source: {sources})")
     if others:
         kept = f"those of {instruction_key}" if instruction_key else "the first that is not empty"
         print(f"Of several instructions an episode, {kept} were written; the keys were {', '.join(others)}")
+    if isinstance(store, Reader) and (left_out := _left_out(store)):
+        print(f"Left out: {', '.join(left_out)}")
     if moved is not None:
         print(f"The largest move of a timestamp was {moved:.6f} s")
     return Path(out)
@@ -282,6 +302,39 @@ def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
     require(isinstance(store, LeRobotStore), "--retime", found, "a LeRobot data set, which stores timestamps", hint)
     assert isinstance(store, LeRobotStore)
     return store.retime(fps)
+
+
+def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[Mapping[str, Column], tuple[str, ...]]:
+    """Return the columns and the depth cameras to convert; refuse a data set with others that are not dropped."""
+    unread = store.unread if isinstance(store, Reader) else ()
+    for name in drop:
+        require_known(name, [*unread, *_more(store), *store.depth_cameras], "--drop", hint="leave it out")
+    lost = [name for name in unread if name not in drop]
+    found, hint = f"{', '.join(lost)}, which cannot be kept", " ".join(f"--drop {name}" for name in lost)
+    require(not lost, path, found, "columns that can be kept, or --drop", f"leave them out by {hint}")
+    columns = store.columns if isinstance(store, Reader) else {}
+    kept = {name: column for name, column in columns.items() if name not in drop}
+    return kept, tuple(camera for camera in store.depth_cameras if camera not in drop)
+
+
+def _more(store: EpisodeStore) -> dict[str, Column]:
+    """Return the recorded columns that are read as no part of an episode."""
+    main = {keys for ways in layout.ROLES.values() for keys in ways[0]} | {layout.SUCCESS}
+    columns = store.columns if isinstance(store, Reader) else {}
+    return {name: column for name, column in columns.items() if name not in main}
+
+
+def _left_out(store: Reader) -> tuple[str, ...]:
+    """Return what is not read, each part once."""
+    told = {text.partition(" (")[0] for text in store.left_out}
+    return (*store.left_out, *(name for name in store.unread if name not in told))
+
+
+def _depth(store: EpisodeStore, camera: str) -> str:
+    """Return the name, size and unit of a depth camera."""
+    image = store.depth(0, np.array([0]), camera)[0]
+    unit = "millimetres" if image.dtype == np.uint16 else "metres"
+    return f"{camera} {image.shape[1]}x{image.shape[0]}, {image.dtype} {unit}"
 
 
 def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> None:
@@ -311,19 +364,19 @@ def _renumbered(store: LeRobotStore) -> dict[str, str]:
     return {name: f"{first}:{stop}" for name, (first, stop) in own.items() if first < stop}
 
 
-def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
+def _train_first(store: Hdf5Store) -> tuple[Sequence[int], dict[str, str]]:
     """Return episodes in the order `train`, `valid`, rest, and the ranges of `train` and `valid`; drop other splits."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
     if not train:
-        return store, {}
+        return range(len(store.episodes)), {}
     if shared := sorted(set(train) & set(valid)):
         print(f"The splits are left out, since train and valid share the episodes {', '.join(map(str, shared))}")
-        return store, {}
+        return range(len(store.episodes)), {}
     rest = sorted(set(range(len(store.episodes))) - {*train, *valid})
     splits = {"train": f"0:{len(train)}"}
     if valid:
         splits["valid"] = f"{len(train)}:{len(train) + len(valid)}"
-    return SubsetStore(store, (*train, *valid, *rest)), splits
+    return (*train, *valid, *rest), splits
 
 
 def _lossless_cameras(store: EpisodeStore) -> list[str]:
@@ -331,7 +384,7 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
     masks = [mask_camera(camera) for camera in masked_cameras(store.cameras)]
     if not isinstance(store, LeRobotStore):
         return masks
-    kept = [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+    kept = [name for name in store.cameras if store.is_lossless(name)]
     return [*kept, *(camera for camera in masks if camera not in kept)]
 
 
@@ -348,8 +401,13 @@ def _rate(store: EpisodeStore, fps: int | None) -> int:
     return fps or next(iter(rates))
 
 
-def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, resample: bool) -> Episode:
-    """Return one episode at the target's rate and size; only a few frames at a time are held at full size."""
+def _episode(
+    store: EpisodeStore, number: int, *, rate: int, size: int | None, resample: bool, depth: Sequence[str]
+) -> tuple[Episode, Array]:
+    """Return one episode at the target's rate and size, and its steps in the source.
+
+    Only a few frames at a time are held at full size.
+    """
     info = store.episodes[number]
     steps = np.arange(info.length)
     if resample:
@@ -357,11 +415,22 @@ def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, r
         seconds = np.arange(int(times[-1] * rate) + 1) / rate
         steps = np.rint(np.interp(seconds, times, steps)).astype(np.int64)
     frames = {camera: _frames(store, number, steps, camera, size) for camera in store.cameras}
-    known = {name: values[steps] for name, values in vectors(store, number).items()}
+    distances = {camera: _distances(store, number, steps, camera, size) for camera in depth}
+    known: dict[str, Any] = {name: values[steps] for name, values in vectors(store, number).items()}
     known["timestamps"] = np.arange(len(steps)) / rate
     segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # of equal steps, the last
     parts = tuple((first, words) for first, words in segments.items() if first < len(steps))
-    return Episode(frames, info.instruction, success=info.success, segments=parts, **known)
+    known |= {"success": info.success, "segments": parts, "depth": distances}
+    return Episode(frames, info.instruction, **known), steps
+
+
+def _distances(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:
+    """Return depth images; they are resized to the nearest pixels, because means of distances are of no surface."""
+    images = np.concatenate(list(frames_in_chunks(store, number, camera, steps, read=store.depth)))
+    if size is None:
+        return images
+    rows, columns = ((np.arange(size) * 2 + 1) * length // (2 * size) for length in images.shape[1:])
+    return images[:, rows[:, None], columns]
 
 
 def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -115,10 +117,11 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
     lerobot = isinstance(store, LeRobotStore)  # the rows have been examined already
     for episode in range(first, stop):
         before = len(findings)
-        for camera in store.cameras:
+        colour = partial(frames_in_chunks, store, episode)
+        depth = partial(colour, read=store.depth)
+        for chunks in (*map(colour, store.cameras), *map(depth, store.depth_cameras)):
             try:
-                for _ in frames_in_chunks(store, episode, camera):
-                    pass
+                deque(chunks, maxlen=0)
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))
@@ -248,7 +251,8 @@ def _words(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator
 
 def _rows(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
     """Check counters, timestamps and vectors of each episode, a parquet file at a time."""
-    wanted = [name for name in (layout.ACTION, layout.STATE) if name in info.features] + list(_COUNTERS)
+    vectors = [key for source in ("actions", "state") for key in info.roles.get(source, ())]
+    wanted = [*vectors, *_COUNTERS]
     starts = np.cumsum([0, *(at.length for at in locations)])
     whole = [at.number for at in locations] == list(range(len(locations)))  # if not, `index` has gaps too
     files: dict[Path, list[tuple[int, EpisodeLocation]]] = {}
@@ -285,7 +289,7 @@ def _episode_rows(
     error = clock_error(root, where, times, info.fps)
     if error:
         yield error
-    for name in rows.keys() & {layout.ACTION, layout.STATE}:
+    for name in rows.keys() - set(_COUNTERS):
         for step, dim in np.argwhere(~np.isfinite(rows[name]))[:1]:
             found = f"{rows[name][step, dim]} in {name!r} at step {step}"
             yield BadInputError(where, found, "finite numbers", "drop or repair the episode")

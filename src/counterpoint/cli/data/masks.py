@@ -253,7 +253,7 @@ class SamMasks:
         batch_size: int = 8,
         device: str | None = None,
     ) -> None:
-        check_camera(camera, store.cameras)
+        check_camera(camera, store)
         require(batch_size >= 1, "--batch-size", batch_size, "1 or more", "give the model some frames")
         height, width = store.frames(0, np.array([0]), camera).shape[1:3]
         _check_prompts(points, box, height, width)

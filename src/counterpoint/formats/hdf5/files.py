@@ -247,6 +247,7 @@ class FileLayout:
     objects: bool  # True where `obs/object` holds the state of the surroundings
     bottom_first: bool  # images have their bottom row first
     unread: tuple[str, ...]  # parts of the first demonstration that are not read
+    depth: tuple[str, ...]  # those of them that are images of depth
     names: frozenset[str]  # of all demonstrations, also of those that cannot be used
     demos: tuple[Demo, ...]  # in the order of their numbers
     masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
@@ -300,7 +301,8 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
             state=state,
             objects="object" in observed,
             bottom_first=spoken.bottom_first and _text(attributes.get("macros_image_convention", "")) != "opencv",
-            unread=tuple(_unread(first, {*parts, spoken.actions, "rewards"})),
+            unread=(unread := tuple(_unread(first, {*parts, spoken.actions, "rewards"}))),
+            depth=tuple(place for place in unread if _is_depth(place, first[place])),
             names=frozenset(groups),
             demos=tuple(demo for _, demo in demos),
             masks=read_masks(path, file),
@@ -362,6 +364,12 @@ def _unread(group: Any, read: Collection[str], above: str = "") -> Iterator[str]
             yield from _unread(group[name], read, f"{place}/")
         elif place not in read:
             yield place
+
+
+def _is_depth(place: str, part: Any) -> bool:
+    """Return whether an array holds images of one channel: of 16 bits, or of a camera that is named depth."""
+    alone = _holds_numbers(part) and (part.ndim == 3 or (part.ndim == 4 and part.shape[-1] == 1))
+    return bool(alone and (part.dtype == "uint16" or "depth" in place.lower()))
 
 
 def _is_demo(name: str, part: Any) -> bool:

@@ -95,7 +95,7 @@ class Hdf5Store(Reader):
         self._open: dict[Path, Any] = {}
         self._owner = os.getpid()
         if layouts:
-            self.left_out, spoken = layouts[0].unread, layouts[0].dialect
+            self.left_out, self.unread, spoken = layouts[0].unread, layouts[0].depth, layouts[0].dialect
             reason = f"recognised by {'; '.join(layouts[0].facts)}" if layouts[0].facts else "named by the user"
             self.facts = {"dialect": f"{spoken.name}: {spoken.title} ({reason})", **_consequences(layouts)}
 

@@ -23,8 +23,8 @@ from counterpoint.files import Beside
 from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation
+from counterpoint.formats.lerobot.statistics import PixelCounts, sampled_steps, vector_stats
 from counterpoint.formats.lerobot.tables import CHECKED, as_png, read_table
-from counterpoint.formats.lerobot.writer import PixelCounts, sampled_steps, vector_stats
 from counterpoint.progress import ProgressBar
 
 _ANEW = "write the data set anew first: counterpoint data convert DATA OUT"

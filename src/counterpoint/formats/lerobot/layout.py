@@ -33,7 +33,24 @@ ENVIRONMENT = "observation.environment_state"
 REWARD, SUCCESS = "next.reward", "next.success"
 TASK, SUBTASK = "task_index", "subtask_index"
 TASKS, SUBTASKS = "meta/tasks.parquet", "meta/subtasks.parquet"
+COUNTERS = ("frame_index", "episode_index", "index", TASK)
+OWN = ("timestamp", *COUNTERS, SUBTASK)
+"""Columns that LeRobot computes; a column of another format must not have such a name."""
+ROLES = {
+    "actions": ((ACTION,), ("actions",)),
+    "state": ((STATE,), ("state",), ("joint_position", "gripper_position")),
+    "environment_state": ((ENVIRONMENT,),),
+    "rewards": ((REWARD,),),
+}
+"""Source of an episode's vectors -> the features it may be read from: LeRobot's name, then the names of openpi's data.
 
+LeRobot's name is used if it is there, or else the first others that are all vectors of numbers; several are joined."""
+
+NUMBERS = {
+    *("bool", "float16", "float32", "float64"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
+"""The dtypes of columns of numbers."""
 _KNOWN = {
     *("codebase_version", "fps", "features", "total_episodes", "total_frames", "total_tasks", "total_videos"),
     *("total_chunks", "chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path"),
@@ -50,11 +67,31 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One column: its dtype (`video`, `image`, `string` or a numpy name) and the shape of one row's value."""
+    """One column: its dtype (`video`, `image`, `string` or a numpy name) and the shape of one row's value.
+
+    An image or a video is marked as depth by `is_depth_map` (LeRobot 0.6), by the older `video.is_depth_map`, or by one
+    channel and "depth" in its name.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     is_depth: bool
+    notes: Mapping[str, Any]  # the rest of its entry in info.json: `names` of the dimensions and so on
+
+    @property
+    def is_visual(self) -> bool:
+        """Whether it is an image or a video."""
+        return self.dtype in ("video", "image")
+
+    @property
+    def is_column(self) -> bool:
+        """Whether every row has numbers of one shape, or one text."""
+        return self.dtype == "string" or self.is_numeric
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether every row has numbers of one shape."""
+        return self.dtype in NUMBERS and all(length > 0 for length in self.shape)
 
 
 @dataclass(frozen=True)
@@ -74,8 +111,17 @@ class Info:
     @property
     def cameras(self) -> dict[str, str]:
         """The feature key of each camera, by its short name, without depth maps."""
-        keys = [k for k, f in self.features.items() if f.dtype in ("video", "image") and not f.is_depth]
-        return {k.removeprefix(IMAGES).removeprefix("observation."): k for k in keys}
+        return {short_name(k): k for k, f in self.features.items() if f.is_visual and not f.is_depth}
+
+    @property
+    def roles(self) -> dict[str, tuple[str, ...]]:
+        """The features that each source in `ROLES` is read from; without the sources that the data set lacks."""
+        vectors = {key for key, feature in self.features.items() if feature.is_numeric and len(feature.shape) < 2}
+        found: dict[str, tuple[str, ...]] = {}
+        for source, (own, *others) in ROLES.items():
+            ways = [own] if self.features.keys() & set(own) else [keys for keys in others if vectors.issuperset(keys)]
+            found |= {source: ways[0]} if ways else {}
+        return found
 
     @property
     def video_keys(self) -> list[str]:
@@ -138,7 +184,7 @@ def read_info(root: Path) -> Info:
             version=(int(version[1] or version[3]), int(version[2] or version[4])),
             fps=as_number(raw["fps"]),
             episodes=as_whole(raw["total_episodes"]),
-            features={str(name): _feature(entry) for name, entry in as_mapping(raw["features"]).items()},
+            features={str(name): _feature(str(name), entry) for name, entry in as_mapping(raw["features"]).items()},
             splits={str(name): (int(a), int(b)) for name, (a, b) in splits},
             data_path=str(raw["data_path"]),
             video_path=str(raw.get("video_path") or ""),
@@ -150,11 +196,19 @@ def read_info(root: Path) -> Info:
     return info
 
 
-def _feature(value: object) -> Feature:
+def short_name(key: str) -> str:
+    """Return the name of a camera, given its feature key."""
+    return key.removeprefix(IMAGES).removeprefix("observation.")
+
+
+def _feature(name: str, value: object) -> Feature:
     entry = as_mapping(value)
-    details = as_mapping(entry.get("info") or entry.get("video_info") or {})
     shape = tuple(map(as_whole, as_list(entry["shape"])))
-    return Feature(str(entry["dtype"]), shape, bool(details.get("video.is_depth_map")))
+    details = [as_mapping(entry.get(key) or {}) for key in ("info", "video_info")]
+    marked = any(each.get(mark) for each in details for mark in ("is_depth_map", "video.is_depth_map"))
+    one_channel = len(shape) == 2 or (len(shape) == 3 and 1 in (shape[0], shape[-1]))
+    notes = {key: note for key, note in entry.items() if key not in ("dtype", "shape")}
+    return Feature(str(entry["dtype"]), shape, marked or (one_channel and "depth" in name.lower()), notes)
 
 
 @cache

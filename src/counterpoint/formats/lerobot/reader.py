@@ -7,6 +7,7 @@ round(from_timestamp * fps), and step t is t frames later. Every read compares t
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
@@ -16,23 +17,26 @@ import numpy as np
 import pyarrow as pa
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.errors import require
-from counterpoint.formats.base import Reader, require_split, stack_images
-from counterpoint.formats.boundary import read_bytes
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.base import Column, Reader, require_split, stack_images
+from counterpoint.formats.boundary import decode_depth, decode_image, is_depth, read_bytes
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.clock import clock_error, even_times
 from counterpoint.formats.lerobot.layout import EpisodeLocation
-from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, file_key, from_png, read_rows
+from counterpoint.formats.lerobot.tables import (
+    HINT,
+    UNITS,
+    as_matrix,
+    count_rows,
+    encoded,
+    file_key,
+    read_rows,
+    reading,
+)
 from counterpoint.formats.lerobot.words import read_words
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import cut_out, probe_video, read_frames
 
-_FEATURES = {
-    "actions": layout.ACTION,
-    "state": layout.STATE,
-    "environment_state": layout.ENVIRONMENT,
-    "rewards": layout.REWARD,
-}
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
 """Actions, states and rewards of the episodes read last, shared by all stores of this process."""
 
@@ -40,8 +44,10 @@ _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
 class LeRobotStore(Reader):
     """Episodes of a LeRobot folder; nothing is decoded in advance.
 
-    An episode counts as a success when `next.success` is true at any of its steps. Features that this library does not
-    use are ignored. `frames` accepts a camera's short name or its whole feature key.
+    An episode counts as a success when `next.success` is true at any of its steps. `layout.ROLES` names the features
+    that actions, state and rewards are read from; all further columns are in `columns`. `frames` accepts a camera's
+    short name or its whole feature key. A camera is a depth camera if its feature is marked so, or if its images have
+    16 bits; depth is read from images, not from videos.
 
     Args:
         root: The data set's folder.
@@ -67,8 +73,17 @@ class LeRobotStore(Reader):
         for path in self._media:
             require(path.is_file(), path, "no such file", "a file that the metadata name", HINT)
         self.names = [f"{location.data}, episode {location.number}" for location in self._locations]
-        self._keys = self.info.cameras
-        self.cameras = tuple(self._keys)
+        self._roles = self.info.roles
+        self._keys, self._depth, unread = self._sort_cameras()
+        self.cameras, self.depth_cameras = tuple(self._keys), tuple(self._depth)
+        renamed = {keys[0]: layout.ROLES[source][0][0] for source, keys in self._roles.items() if len(keys) == 1}
+        others = {k: at for k, at in self.info.features.items() if not (at.is_visual or k in layout.OWN)}
+        self._sources = {renamed.get(key, key): key for key, at in others.items() if at.is_column}
+        kept = {name: others[key] for name, key in self._sources.items()}
+        self.columns = {name: Column(at.dtype, at.shape, at.notes) for name, at in kept.items()}
+        read = {*self._sources.values(), *(key for keys in self._roles.values() for key in keys)}
+        nameless = {layout.SUBTASK} & self.info.features.keys() if not (self.root / layout.SUBTASKS).is_file() else ()
+        self.unread = (*unread, *nameless, *(key for key in others if key not in read))
         self._even: dict[int, Array] | None = None
         words = read_words(self.root, self.info, self._locations)
         self.episodes = tuple(
@@ -106,10 +121,34 @@ class LeRobotStore(Reader):
             count = probe_video(video.path).frames
             require(least <= count <= most, video.path, f"{count} frames", f"{least}, as the metadata say", HINT)
             return read_frames(video.path, video.first + steps)
-        start = int(steps[0])
-        column = self._rows(at, [key], start, int(steps[-1]) + 1 - start)[key]
-        images = from_png(at.data, column.take(pa.array(steps - start)), partial(layout.image_file, self.root))
-        return stack_images((f"{at.data}, {key}", image) for image in images)
+        return stack_images((where, decode_image(where, image)) for where, image in self._images(at, key, steps))
+
+    def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return distances [N, H, W] from images in the parquet file: uint16 or float32, as they are stored."""
+        at, key = self._locations[episode], self._depth[camera]
+        images = stack_images((where, decode_depth(where, image)) for where, image in self._images(at, key, steps))
+        unit = self._unit(key)
+        good, found = UNITS.get(unit, images.dtype) == images.dtype, f"{images.dtype} images in the unit {unit!r}"
+        where, hint = f"{at.data}, {key}", "correct depth_unit in meta/info.json"
+        require(good, where, found, "uint16 in 'mm' or float32 in 'm'", hint)
+        return images
+
+    def recorded(self, episode: int, name: str) -> Array:
+        """Return one of `columns`, [T, *shape]; see `Reader.recorded`."""
+        at, key, shape = self._locations[episode], self._sources[name], self.columns[name].shape
+        table = self._rows(at, [key], 0, at.length)
+        if self.columns[name].dtype == "string":
+            with reading(at.data, f"texts in {key!r}"):
+                texts = np.empty((at.length, 1), object)
+                texts[:, 0] = table[key].cast(pa.string()).to_pylist()
+                return texts
+        values, found = as_matrix(at.data, table, key), f"{key!r} of another shape"
+        require(values.shape[1] == math.prod(shape), at.data, found, f"{list(shape)}, as in info.json", HINT)
+        return values.reshape(at.length, *(shape or (1,)))
+
+    def is_lossless(self, camera: str) -> bool:
+        """Return whether a camera is kept as images, not as video."""
+        return self.info.features[self._keys[camera]].dtype == "image"
 
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
         """Copy an episode's videos, without encoding them again, to `FOLDER/CAMERA.mp4`; return each camera's file."""
@@ -157,20 +196,53 @@ class LeRobotStore(Reader):
         return stored
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return the feature of an action, a state or a reward, if the data set has it."""
-        at, feature = self._locations[episode], _FEATURES[name]
-        if feature not in self.info.features:
+        """Return the features of an action, a state or a reward, if the data set has them."""
+        at, keys = self._locations[episode], self._roles.get(name)
+        if keys is None:
             return None
 
         def read() -> tuple[Array, int]:
-            values = self._checked(at, feature)[feature]
+            columns = self._checked(at, *keys)
+            values = np.concatenate([columns[key] for key in keys], axis=1) if keys[1:] else columns[keys[0]]
             return values, values.nbytes
 
-        return _vectors.get((file_key(at.data), at.number, feature), read)
+        return _vectors.get((file_key(at.data), at.number, keys), read)
+
+    def _sort_cameras(self) -> tuple[dict[str, str], dict[str, str], list[str]]:
+        """Return the keys of the colour and of the depth cameras, by their names, and the names of what is not read."""
+        colour, depth, unread = self.info.cameras, dict[str, str](), list[str]()
+        for key, feature in self.info.features.items():
+            name, deep = layout.short_name(key), self._is_deep(key) if feature.dtype == "image" else False
+            if feature.is_visual and (deep or feature.is_depth):
+                colour.pop(name, None)
+                depth |= {name: key} if deep else {}
+                unread += [] if deep else [name]
+            elif feature.is_visual and 4 in (feature.shape[:1] + feature.shape[-1:]):
+                unread.append(f"{name}.alpha")
+        return colour, depth, unread
+
+    def _is_deep(self, key: str) -> bool:
+        """Return whether a camera's first image holds depth; if it cannot be read, whether its feature says so."""
+        try:
+            first = [image for at in self._locations[:1] for _, image in self._images(at, key, np.array([0]))]
+            return any(map(is_depth, first))
+        except BadInputError:
+            return self.info.features[key].is_depth
+
+    def _unit(self, key: str) -> str:
+        """Return the unit that a depth camera's feature names; empty if it names none."""
+        return str((self.info.features[key].notes.get("info") or {}).get("depth_unit", ""))
+
+    def _images(self, at: EpisodeLocation, key: str, steps: Array) -> list[tuple[str | Path, bytes]]:
+        """Return encoded images of a camera at ascending steps, each with its place for errors."""
+        start = int(steps[0])
+        column = self._rows(at, [key], start, int(steps[-1]) + 1 - start)[key]
+        found_at = partial(layout.image_file, self.root)
+        return encoded(f"{at.data}, {key}", column.take(pa.array(steps - start)), found_at)
 
     def _checked(self, at: EpisodeLocation, *wanted: str) -> dict[str, Array]:
         """Return columns of the episode after a check that the rows belong to it."""
-        known = [name for name in (layout.ACTION, layout.STATE) if name in self.info.features]
+        known = [key for source in ("actions", "state") for key in self._roles.get(source, ())]
         names = list(dict.fromkeys([*wanted, *known]))
         table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)
         columns = {name: as_matrix(at.data, table, name) for name in table.column_names}
@@ -203,13 +275,16 @@ class LeRobotStore(Reader):
         return own
 
     def _facts(self, numbers: list[int]) -> Iterator[tuple[str, str]]:
-        """Yield facts for `data info`: gaps between the episodes' numbers, and segments."""
+        """Yield facts for `data info`: gaps between episodes' numbers, segments, features of other names than usual."""
         missing = sorted(set(range(numbers[-1])) - set(numbers))
         listed = ", ".join(map(str, missing[:10])) + ", ..." * (len(missing) > 10)
         yield "episodes removed", f"{len(missing)}: {listed}; the others keep their numbers" if missing else ""
         several = [info.segments for info in self.episodes if info.segments]
         count = sum(map(len, several))
         yield "segments", f"{count} with tasks of their own, in {len(several)} episodes" if several else ""
+        roles = self._roles.items()
+        yield "read as", ", ".join(f"{role} from {' and '.join(k)}" for role, k in roles if k != layout.ROLES[role][0])
+        yield "colour images named depth", ", ".join(name for name in self.cameras if "depth" in name.lower())
 
     @cached_property
     def _media(self) -> list[Path]:

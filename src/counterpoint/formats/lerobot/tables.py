@@ -23,12 +23,14 @@ from PIL import Image
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.boundary import MOST_BYTES, decode_image, parsing, require_size
+from counterpoint.formats.boundary import MOST_BYTES, parsing, require_size
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.remote import opened, read_whole
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _PIECE = 256  # rows of a column that are read at a time
+UNITS = {"mm": np.uint16, "m": np.float32}
+"""The unit of distances -> the dtype of depth images in it."""
 HINT = "copy or download the data set again"
 CHECKED = {"write_page_checksum": True}
 """Options of every parquet file that is written: pages have checksums, which are compared on reading if they exist."""
@@ -147,10 +149,11 @@ def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
 
 
 def as_column(values: Array) -> pa.Array:
-    """Return [T, n] as LeRobot stores it: lists of fixed length, or plain numbers where n is 1."""
-    if values.shape[1] == 1:
-        return pa.array(values[:, 0])
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+    """Return [T, *shape] as LeRobot stores it: nested lists of fixed length, or plain values where the shape is [1]."""
+    column = pa.array(values.ravel())
+    for length in reversed(values.shape[1:] if values.shape[1:] != (1,) else ()):
+        column = pa.FixedSizeListArray.from_arrays(column, length)
+    return column
 
 
 def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
@@ -165,6 +168,7 @@ def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
         kind = values.type
         numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         require(numbers, where, f"{kind} in {name!r}", "numbers", HINT)
+        require(not values.null_count, where, f"{values.null_count} missing values in {name!r}", "none", HINT)
         return cast(Array, values.to_numpy(zero_copy_only=False).reshape(len(table), -1))
 
 
@@ -178,23 +182,34 @@ def as_png(frames: Array) -> pa.Array:
     return pa.array(rows, type=_IMAGE)
 
 
-def from_png(where: Path, images: pa.ChunkedArray, found_at: Callable[[str], Path]) -> list[Array]:
-    """Return the images uint8 [H, W, 3] of structs with encoded bytes or a path: the reverse of `as_png`.
+def as_depth(frames: Array) -> pa.Array:
+    """Return depth images [T, H, W] as encoded images: uint16 as PNG of 16 bits, float32 as TIFF; see `as_png`."""
+    kind = "png" if frames.dtype == np.uint16 else "tiff"
+    rows = []
+    for number, frame in enumerate(frames):
+        content = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(frame)).save(content, format=kind)
+        rows.append({"bytes": content.getvalue(), "path": f"frame-{number:06d}.{kind}"})
+    return pa.array(rows, type=_IMAGE)
+
+
+def encoded(where: str, images: pa.ChunkedArray, found_at: Callable[[str], Path]) -> list[tuple[str | Path, bytes]]:
+    """Return images as they are stored, each with its place for errors: the reverse of `as_png` and `as_depth`.
 
     Args:
-        where: The parquet file, for errors.
-        images: [T] structs, or texts that are paths.
+        where: The place of those that lie in the table.
+        images: [T] structs with encoded bytes or a path, or texts that are paths.
         found_at: Returns the file at a path, and refuses a path outside the data set's folder.
     """
-    decoded = []
+    found: list[tuple[str | Path, bytes]] = []
     for entry in images.to_pylist():
         parts = entry if isinstance(entry, dict) else {"path": entry}
         content, path = parts.get("bytes"), parts.get("path")
         if content is None and isinstance(path, str) and path:
             file = found_at(path)
-            decoded.append(decode_image(file, read_whole(file)))
+            found.append((file, read_whole(file)))
         elif isinstance(content, bytes):
-            decoded.append(decode_image(where, content))
+            found.append((where, content))
         else:
             raise damaged(where, "an image without bytes", "images inside the parquet file, or their paths")
-    return decoded
+    return found

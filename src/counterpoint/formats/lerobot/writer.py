@@ -2,9 +2,6 @@
 
 Episodes are appended to parquet files and, for each camera, to mp4 files; a file that has reached its size limit is
 followed by the next. All of it is built in a temporary folder next to the target and renamed when it is complete.
-
-LeRobot keeps statistics of every feature, for each episode and for the whole data set: min, max, mean, std, count and
-the quantiles q01 to q99. Statistics of images are per channel in [0, 1], shape (3, 1, 1), from a sample of pixels.
 """
 
 from __future__ import annotations
@@ -19,15 +16,15 @@ import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, Episode, Segment, task_of
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import Beside
-from counterpoint.formats.base import require_new
+from counterpoint.formats.base import Column, require_new
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.clock import TOLERANCE
-from counterpoint.formats.lerobot.tables import CHECKED, as_column, as_matrix, as_png, read_table
+from counterpoint.formats.lerobot.statistics import PixelCounts, sampled_steps, vector_stats
+from counterpoint.formats.lerobot.tables import CHECKED, UNITS, as_column, as_depth, as_matrix, as_png, read_table
 from counterpoint.formats.video import Codec, encode_video, probe_video, read_frames, remux
 
 
@@ -131,68 +128,7 @@ def _write_tasks(path: Path, tasks: Mapping[str, int], name: str) -> None:
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path, **CHECKED)
 
 
-_QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-_FRAMES, _SIDE = 16, 112  # frames per episode, and pixels per side, that statistics are computed from
-
-
-def vector_stats(values: Array) -> dict[str, list[Any]]:
-    """Return statistics over the rows of [N, n]; min and max keep the dtype."""
-    wide = values.astype(np.float64)
-    stats = {
-        "min": values.min(axis=0).tolist(),
-        "max": values.max(axis=0).tolist(),
-        "mean": wide.mean(axis=0).tolist(),
-        "std": wide.std(axis=0).tolist(),
-        "count": [len(values)],
-    }
-    quantiles = np.quantile(wide, list(_QUANTILES.values()), axis=0)
-    return stats | {name: row.tolist() for name, row in zip(_QUANTILES, quantiles, strict=True)}
-
-
-def sampled_steps(length: int) -> NDArray[np.int64]:
-    """Return the steps whose images enter statistics: all of a short episode, evenly spaced ones of a long episode."""
-    return np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).astype(np.int64))
-
-
-class PixelCounts:
-    """A histogram of the 256 values of each channel, which suffices for all statistics; histograms can be added."""
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.counts = np.zeros((3, 256), dtype=np.int64)
-
-    def add(self, frames: Array) -> None:
-        """Count the pixels of uint8 [N, H, W, 3]; in large images only every second, third ... pixel."""
-        stride = max(1, min(frames.shape[1:3]) // _SIDE)
-        self.frames += len(frames)
-        for channel, counts in enumerate(self.counts):
-            counts += np.bincount(frames[:, ::stride, ::stride, channel].ravel(), minlength=256)
-
-    def merge(self, other: PixelCounts) -> None:
-        """Add the counts of another histogram."""
-        self.frames += other.frames
-        self.counts += other.counts
-
-    def stats(self) -> dict[str, list[Any]]:
-        """Return the statistics; `count` is the number of frames counted."""
-        levels = np.arange(256) / 255
-        share = self.counts / self.counts.sum(axis=1, keepdims=True)
-        mean = share @ levels
-        variance = share @ levels**2 - mean**2
-        reached = share.cumsum(axis=1)
-        rows = {
-            "min": [levels[row.nonzero()[0][0]] for row in self.counts],
-            "max": [levels[row.nonzero()[0][-1]] for row in self.counts],
-            "mean": mean,
-            "std": np.sqrt(np.maximum(variance, 0)),
-            **{name: [levels[np.searchsorted(r, q - 1e-12)] for r in reached] for name, q in _QUANTILES.items()},
-        }
-        shaped = {name: np.asarray(row).reshape(3, 1, 1).tolist() for name, row in rows.items()}
-        return {**shaped, "count": [self.frames]}
-
-
 _MB = 1024**2
-_COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 
 
 def _makes_up(episode: Episode) -> bool:
@@ -229,6 +165,9 @@ class LeRobotWriter:
         action_dim: A, or `None` without actions.
         state_dim: S, or `None` without proprioception.
         environment_dim: E, or `None` without a state of the surroundings.
+        depth: (height, width) of each depth camera. Depth is kept losslessly in the parquet files: millimetres as PNG
+            of 16 bits, metres as TIFF of float32.
+        columns: Further columns; one that is named as a column of an `Episode`, such as `action`, replaces it.
         robot_type: The robot's name for readers.
         info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
         image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
@@ -251,6 +190,8 @@ class LeRobotWriter:
         action_dim: int | None,
         state_dim: int | None,
         environment_dim: int | None = None,
+        depth: Mapping[str, tuple[int, int]] | None = None,
+        columns: Mapping[str, Column] | None = None,
         robot_type: str,
         info: Mapping[str, Any] | None = None,
         image_cameras: Sequence[str] = (),
@@ -268,6 +209,7 @@ class LeRobotWriter:
         (self._build / "meta/episodes/chunk-000").mkdir(parents=True)
         self._fps, self._cameras, self._codec = int(fps), dict(cameras), codec
         self._dims = {layout.ACTION: action_dim, layout.STATE: state_dim, layout.ENVIRONMENT: environment_dim}
+        self._depth, self._more, self._units = dict(depth or {}), dict(columns or {}), dict[str, str]()
         self._images = [name for name in cameras if name in image_cameras]
         sizes = {"data_files_size_in_mb": data_files_size_in_mb, "video_files_size_in_mb": video_files_size_in_mb}
         about = {"counterpoint": dict(info or {})}
@@ -285,12 +227,15 @@ class LeRobotWriter:
         self._frames = 0
         self._known: dict[str, bool] = {}
 
-    def add_episode(self, episode: Episode, videos: Mapping[str, Path] | None = None) -> None:
+    def add_episode(
+        self, episode: Episode, videos: Mapping[str, Path] | None = None, columns: Mapping[str, Array] | None = None
+    ) -> None:
         """Append one episode.
 
         Args:
             episode: An episode with frames of every camera that is not in `videos`.
             videos: Files with the episode's T frames, already encoded, by camera name; copied, not encoded again.
+            columns: Values [T, *shape] of the further columns that the writer was made for; texts as objects.
 
         Raises:
             BadInputError: When the episode's parts or shapes differ from those that the writer was made for.
@@ -299,9 +244,12 @@ class LeRobotWriter:
         self._check(episode, videos)
         number, length = len(self._episodes), len(episode)
         meta: dict[str, Any] = {"episode_index": number, "tasks": _tasks(episode), "length": length}
-        columns = self._columns(episode)
-        table = {name: as_column(values) for name, values in columns.items()}
-        stats = {name: vector_stats(values) for name, values in columns.items()}
+        more = dict(columns or {})
+        wanted = {name: (length, *(column.shape or (1,))) for name, column in self._more.items()}
+        _expect(f"episode {number}", {name: values.shape for name, values in more.items()}, wanted, "columns")
+        values = self._columns(episode) | more
+        table = {name: as_column(each) for name, each in values.items()}
+        stats = {name: vector_stats(each) for name, each in values.items() if each.dtype != object}
         picked = sampled_steps(length)
         for name in self._cameras:
             pixels = PixelCounts()
@@ -310,7 +258,8 @@ class LeRobotWriter:
             stats[_key(name)] = pixels.stats()
             if name in self._images:
                 table[_key(name)] = as_png(episode.frames[name])
-        chunk, file = self._data.append(pa.table(table, metadata=self._hub_metadata(columns)))
+        table |= {_key(name): as_depth(episode.depth[name]) for name in self._depth}
+        chunk, file = self._data.append(pa.table(table, metadata=self._hub_metadata(values)))
         meta |= {"data/chunk_index": chunk, "data/file_index": file}
         meta |= {"dataset_from_index": self._frames, "dataset_to_index": self._frames + length}
         for name, track in self._tracks.items():
@@ -371,6 +320,11 @@ class LeRobotWriter:
                 _expect(f"{where}, camera {name!r}", episode.frames[name].shape[1:3], tuple(size), "(H, W)")
             else:
                 _expect(where, f"cameras {sorted(episode.frames)}", f"a camera {name!r}", "cameras")
+        _expect(where, sorted(episode.depth), sorted(self._depth), "depth cameras")
+        for name, images in episode.depth.items():
+            unit = self._units.setdefault(name, "mm" if images.dtype == np.uint16 else "m")
+            form = (*self._depth[name], np.dtype(UNITS[unit]))
+            _expect(f"{where}, depth camera {name!r}", (*images.shape[1:], images.dtype), form, "(H, W, dtype)")
         for key, values in _vectors(episode).items():
             _expect(f"{where}, {key}", None if values is None else values.shape[1], self._dims[key], "dimensions")
         steps = np.diff(episode.timestamps)
@@ -396,18 +350,22 @@ class LeRobotWriter:
         whole = ((0, episode.instruction),)
         task = _numbered(self._tasks, episode.segments if _makes_up(episode) else whole, steps)
         numbers = (steps, np.full_like(steps, len(self._episodes)), steps + self._frames, task)
-        columns |= zip(_COUNTERS, numbers, strict=True)
+        columns |= zip(layout.COUNTERS, numbers, strict=True)
         if self._subtasks is not None:
             columns[layout.SUBTASK] = _numbered(self._subtasks, episode.segments or whole, steps)
         return {name: column for name, column in columns.items() if column is not None}
 
     def _hub_metadata(self, columns: Mapping[str, Array]) -> dict[str, str]:
         """Return the metadata by which the Hub's viewer and `datasets` show a struct of bytes as an image."""
-        features: dict[str, Any] = {_key(name): {"_type": "Image"} for name in self._images}
+        features: dict[str, Any] = {_key(name): {"_type": "Image"} for name in (*self._images, *self._depth)}
         for name, values in columns.items():
-            value = {"dtype": values.dtype.name, "_type": "Value"}
-            width = values.shape[1]
-            features[name] = value if width == 1 else {"feature": value, "length": width, "_type": "Sequence"}
+            value: dict[str, Any] = {
+                "dtype": "string" if values.dtype == object else values.dtype.name,
+                "_type": "Value",
+            }
+            for length in reversed(values.shape[1:] if values.shape[1:] != (1,) else ()):
+                value = {"feature": value, "length": length, "_type": "Sequence"}
+            features[name] = value
         return {"huggingface": json.dumps({"info": {"features": features}})}
 
     def _features(self) -> dict[str, Any]:
@@ -418,19 +376,31 @@ class LeRobotWriter:
                 features[_key(name)] = {"dtype": "image", **entry}
             else:
                 features[_key(name)] = {"dtype": "video", **entry, "info": self._tracks[name].describe()}
+        for name, size in self._depth.items():
+            about = {"is_depth_map": True, "depth_unit": self._units[name]}
+            entry = {"shape": [*size, 1], "names": ["height", "width", "channels"], "info": about}
+            features[_key(name)] = {"dtype": "image", **entry}
         vectors = [("float32", name, dim) for name, dim in self._dims.items() if dim is not None]
         vectors += [("bool", layout.SUCCESS, 1)] if self._known["success"] else []
         vectors += [("float32", layout.REWARD, 1)] if self._known["rewards"] else []
-        vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in _COUNTERS]
+        vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in layout.COUNTERS]
         vectors += [("int64", layout.SUBTASK, 1)] if self._subtasks is not None else []
-        return features | {name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors}
+        features |= {name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors}
+        return features | {
+            name: {"dtype": column.dtype, "shape": list(column.shape or (1,)), "names": None, **column.notes}
+            for name, column in self._more.items()
+        }
 
     def _stats(self) -> dict[str, Any]:
-        """Return exact statistics of the whole data set; the columns are read back one after another."""
+        """Return exact statistics of the whole data set; the columns are read back one after another.
+
+        Depth and texts have none.
+        """
         stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
-        for name in [name for name in self._features() if name not in stats]:  # in the same order every time
-            parts = [as_matrix(path, read_table(path, [name]), name) for path in self._data.paths]
-            stats[name] = vector_stats(np.concatenate(parts))
+        for name, entry in self._features().items():  # in the same order every time
+            if name not in stats and entry["dtype"] not in ("image", "string"):
+                parts = [as_matrix(path, read_table(path, [name]), name) for path in self._data.paths]
+                stats[name] = vector_stats(np.concatenate(parts).reshape(-1, *entry["shape"]))
         return stats
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:

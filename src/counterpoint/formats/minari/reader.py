@@ -171,8 +171,11 @@ def _form(source: str | Path, data: Any, goals: Goals) -> _Form:
     nested = isinstance(seen, Dict)
     found = f"observations with the keys {sorted(seen)}" if nested else f"observations {seen}, without goals"
     right = set(_KEYS) <= set(seen) if nested else isinstance(seen, Box) and goals == "state"
+    images = [key for key, part in seen.items() if len(part.shape or ()) == 3] if nested else []
+    found += f", of which {', '.join(images)} are images" if images else ""
     hint = 'take whole states of flat observations as goals (goals = "state"), or data of a goal environment'
-    require(right, source, found, f"a dictionary with {', '.join(_KEYS)}", hint)
+    write = "agents read no images with a state beside them: write them with LeRobotWriter, and train on LeRobot data"
+    require(right, source, found, f"a dictionary with {', '.join(_KEYS)}", write if images else hint)
     require(len(data), source, "no episode", "at least one", "record some")
     with reading(source):
         shape: tuple[int, ...] = (seen["observation"] if nested else seen).shape

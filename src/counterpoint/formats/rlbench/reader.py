@@ -101,6 +101,7 @@ class RLBenchStore(Reader):
         self.files = [folder / RLBENCH_NUMBERS for folder in folders]
         self.identity = [str(folder.relative_to(self.path)) for folder in folders], self.robot_handles
         cameras = self._demos[0].cameras if self._demos else ()
+        self.unread = tuple(sorted(part.name for folder in folders[:1] for part in folder.glob("*_depth")))
         self.cameras = (*cameras, *(mask_camera(camera) for camera in cameras if self._shows_robot(camera)))
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -25,9 +25,19 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, Reader, first_text, raise_error, read_each, require_split, stack_images
-from counterpoint.formats.boundary import as_list, as_mapping, as_whole, decode_image, parsing, read_bytes
+from counterpoint.formats.base import (
+    Column,
+    OnBadRow,
+    Reader,
+    first_text,
+    raise_error,
+    read_each,
+    require_split,
+    stack_images,
+)
+from counterpoint.formats.boundary import as_list, as_mapping, as_whole, decode_depth, decode_image, parsing, read_bytes
 from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
+from counterpoint.formats.lerobot.layout import NUMBERS, OWN
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.rlds.records import HINT, Example, parse_example, read_record, record_spans, values_of
 
@@ -53,7 +63,7 @@ class Feature:
 
     Attributes:
         name: The feature's name in a record, such as `steps/observation/image`.
-        kind: `image`, `text` or `tensor`.
+        kind: `image`, `text`, `tensor`, or `other` for what is not read, such as tensors stored as bytes.
         shape: Shape of one step's value; -1 where it varies.
         dtype: numpy's name of the feature's type.
     """
@@ -65,10 +75,26 @@ class Feature:
 
     @property
     def size(self) -> int:
-        """The number of values in one step; 0 where it varies."""
+        """The number of values in one step; 0 where it varies or is not known."""
         if self.kind != "tensor":
-            return 1
+            return int(self.kind != "other")
         return math.prod(self.shape) if all(length > 0 for length in self.shape) else 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a step has one text."""
+        return self.kind == "text" or (self.dtype in _STRINGS and self.size == 1)
+
+    @property
+    def is_column(self) -> bool:
+        """Whether a step has one text, or numbers of one shape."""
+        return self.is_text or (self.kind == "tensor" and self.size > 0 and self.dtype in NUMBERS)
+
+    @property
+    def column(self) -> str:
+        """The feature's name as a column, where LeRobot allows no slash."""
+        of_episode = "" if self.name.startswith(("episode", f"{STEPS}/")) else "episode."
+        return of_episode + self.name.removeprefix(f"{STEPS}/").replace("/", ".")
 
 
 @dataclass(frozen=True)
@@ -84,6 +110,9 @@ class Layout:
         instructions: The task in words, by the feature's name without its place: DROID's data have
             `language_instruction`, `language_instruction_2` and `language_instruction_3`.
         success: The record of success, or `None`.
+        depth: The feature of each depth camera.
+        columns: Features that are no camera and neither all of the action nor of the state nor the reward, by name.
+        unread: Names of the features that are not read.
     """
 
     counted: Feature
@@ -93,6 +122,9 @@ class Layout:
     reward: Feature | None
     instructions: dict[str, Feature]
     success: Feature | None
+    depth: dict[str, Feature]
+    columns: dict[str, Feature]
+    unread: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -154,15 +186,23 @@ def read_layout(folder: Path) -> Layout:
         if leaf.dtype.startswith("float") and len(leaf.shape) < 2 and not _NO_STATE.search(name)
     ]
     texts = [name for name, leaf in features.items() if leaf.kind == "text" or leaf.dtype in _STRINGS]
+    used = (seen["state"],) if "state" in seen else tuple(state)
+    reward, cameras, depth = numbers.get("steps/reward"), _cameras(features), _depth_cameras(features)
+    whole = {*(actions if len(actions) == 1 else ()), *(used if len(used) == 1 else ()), reward}
+    columns = [leaf for leaf in features.values() if leaf not in whole and leaf.is_column]
+    read = {*whole, *columns, *cameras.values(), *depth.values()}
     success = (f"{place}{name}" for place in ("", "episode_metadata/", "steps/") for name in ("success", "is_success"))
     return Layout(
         counted=order[0],
-        cameras=_cameras(features),
+        cameras=cameras,
         actions=tuple(actions),
-        state=(seen["state"],) if "state" in seen else tuple(state),
-        reward=numbers.get("steps/reward"),
+        state=used,
+        reward=reward,
         instructions=_instructions({name: features[name] for name in texts}),
         success=next((numbers[name] for name in success if name in numbers), None),
+        depth=depth,
+        columns={leaf.column: leaf for leaf in columns},
+        unread=tuple(leaf.column for leaf in features.values() if leaf not in read),
     )
 
 
@@ -174,18 +214,28 @@ def _instructions(texts: dict[str, Feature]) -> dict[str, Feature]:
 
 
 def _cameras(features: dict[str, Feature]) -> dict[str, Feature]:
-    """Return the colour images of an observation; cameras on the hand come last."""
-    images = {
-        name.removeprefix(OBSERVATION): leaf
-        for name, leaf in features.items()
-        if name.startswith(OBSERVATION) and leaf.kind == "image" and leaf.dtype == "uint8" and leaf.shape[-1:] == (3,)
-    }
-    names = sorted(images, key=lambda name: (bool(re.search(r"wrist|hand|gripper", name)), name))
+    """Return the colour and grey images of an observation; cameras on the hand come last, after grey ones."""
+    images = {}
+    for name, leaf in features.items():
+        seen = name.startswith(OBSERVATION) and leaf.kind == "image" and leaf.dtype == "uint8"
+        if seen and (leaf.shape[-1:] in ((3,), (4,)) or (leaf.shape[-1:] == (1,) and "depth" not in name)):
+            images[name.removeprefix(OBSERVATION)] = leaf
+    hand = re.compile(r"wrist|hand|gripper")
+    names = sorted(images, key=lambda name: (bool(hand.search(name)), images[name].shape[-1] == 1, name))
     return {name: images[name] for name in names}
 
 
+def _depth_cameras(features: dict[str, Feature]) -> dict[str, Feature]:
+    """Return the images of an observation that have one channel of 16 bits."""
+    return {
+        name.removeprefix(OBSERVATION): leaf
+        for name, leaf in features.items()
+        if name.startswith(OBSERVATION) and (leaf.kind, leaf.dtype, leaf.shape[-1:]) == ("image", "uint16", (1,))
+    }
+
+
 def _leaves(value: object, name: str) -> Iterator[Feature]:
-    """Yield the features of nested dictionaries; lists of varying length inside a step are left out."""
+    """Yield the features of nested dictionaries; lists of varying length inside a step are of the kind `other`."""
     node = as_mapping(value)
     if "featuresDict" in node:
         for key, child in as_mapping(as_mapping(node["featuresDict"])["features"]).items():
@@ -199,6 +249,8 @@ def _leaves(value: object, name: str) -> Iterator[Feature]:
         if content := as_mapping(node.get(kind) or {}):
             shape = tuple(map(as_whole, as_list(as_mapping(content.get("shape", {})).get("dimensions", []))))
             yield Feature(name, kind, shape, str(content.get("dtype") or "uint8"))
+    else:
+        yield Feature(name, "other")
 
 
 def missing_split(name: str, shards: tuple[Shard, ...]) -> BadInputError:
@@ -233,7 +285,8 @@ class RldsStore(Reader):
     Opening walks through the records without decoding an image. A record's checksum is verified whenever it is read.
 
     - Step t holds observation t and the action taken on it, both as the file has them.
-    - Cameras are the colour images of `observation`; cameras on the hand come last. A camera whose first image has a
+    - Cameras are the images of 8 bits in `observation`; cameras on the hand come last. Depth cameras are those of one
+      channel of 16 bits. A grey image with "depth" in its name is not read. A camera whose first image has a
       single colour in each of eight episodes, spread over the data, is an empty slot and left out.
     - An action in several parts is joined in the alphabetical order of the parts' names. The state is
       `observation/state`, or else all vectors of floats in `observation` except embeddings.
@@ -243,6 +296,7 @@ class RldsStore(Reader):
       empty.
     - Success is the feature `success` if the data have it. Otherwise an episode in which a reward reaches 1 is a
       success, and the others are failures. If no reward in the data reaches 1, success is unknown.
+    - All other numbers of a fixed shape, and all texts, are in `columns`; those of a whole episode are repeated.
     - RLDS has no frame rate: 5 frames a second, BridgeData's rate, are assumed.
 
     Args:
@@ -290,6 +344,15 @@ class RldsStore(Reader):
         self.files = [folder / RLDS_INFO, folder / RLDS_FEATURES, *(shard.path for shard in shards)]
         self.identity = split
         self.cameras, self.empty = self._look()
+        self.depth_cameras = tuple(self._layout.depth)
+        columns = self._layout.columns.items()
+        self._sources = {f"recorded_{name}" if name in OWN else name: leaf for name, leaf in columns}
+        self.columns = {
+            name: Column("string", (1,)) if leaf.is_text else Column(leaf.dtype, leaf.shape or (1,))
+            for name, leaf in self._sources.items()
+        }
+        alpha = [f"{name}.alpha" for name in self.cameras if self._layout.cameras[name].shape[-1] == 4]
+        self.unread = (*alpha, *self._layout.unread)
         self.left_out = (
             *(f"split {name} (its files are not there)" for name in gone),
             *(f"camera {name} (empty)" for name in self.empty),
@@ -301,11 +364,25 @@ class RldsStore(Reader):
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""
-        where, name = f"{self.names[episode]}, {camera}", self._layout.cameras[camera].name
-        with parsing(where, "one JPEG or PNG image a step", HINT):
-            images = _texts(self._example(episode), name)
-            require(len(images) == self.episodes[episode].length, where, f"{len(images)} images", "one a step", HINT)
-            return stack_images((where, decode_image(where, images[step])) for step in steps)
+        return self._decoded(episode, steps, self._layout.cameras[camera].name, decode_image)
+
+    def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return distances [N, H, W] in millimetres, uint16."""
+        return self._decoded(episode, steps, self._layout.depth[camera].name, decode_depth)
+
+    def recorded(self, episode: int, name: str) -> Array:
+        """Return one of `columns`, [T, *shape]; texts as an array of objects."""
+        leaf, length = self._sources[name], self.episodes[episode].length
+        shape = self.columns[name].shape
+        with parsing(f"{self.names[episode]}, {name}", f"{leaf.dtype or 'texts'} a step", f"--drop {name}"):
+            example = self._example(episode)
+            if leaf.is_text:
+                values = np.array([str(text, "utf-8") for text in _texts(example, leaf.name)], object)
+            else:
+                values = _numbers(example, leaf.name).astype(leaf.dtype)
+            once = not leaf.name.startswith(f"{STEPS}/")
+            rows = values.reshape(1 if once else length, *shape)
+            return np.repeat(rows, length, axis=0) if once else rows
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions, state or rewards as the file has them."""
@@ -315,6 +392,14 @@ class RldsStore(Reader):
         example = self._example(episode) if features else {}
         parts = [_numbers(example, leaf.name).reshape(length, leaf.size) for leaf in features]
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe") if parts else None
+
+    def _decoded(self, episode: int, steps: Array, name: str, decode: Callable[[str, memoryview], Array]) -> Array:
+        """Return the decoded images of a feature at some steps."""
+        where = f"{self.names[episode]}, {name.removeprefix(OBSERVATION)}"
+        with parsing(where, "one JPEG or PNG image a step", HINT):
+            images = _texts(self._example(episode), name)
+            require(len(images) == self.episodes[episode].length, where, f"{len(images)} images", "one a step", HINT)
+            return stack_images((where, decode(where, images[step])) for step in steps)
 
     def _scan(self, shard: Shard, on_bad_row: OnBadRow) -> list[_Record]:
         """Return the episodes of a shard; only their numbers and texts are read."""
