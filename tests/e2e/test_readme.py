@@ -44,7 +44,7 @@ def test_the_commands_run_from_the_wheel(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(source)]
     subprocess.run(pip, check=True)
     work.mkdir()
-    write_robot_set(work / "DIR", 15, 64, {"train": "0:12", "val": "12:15"})
+    write_robot_set(work / "DIR", 15, 64, {"train": "0:15"})
     encode_video(work / "VIDEO.mp4", np.random.default_rng(0).integers(0, 256, (12, 64, 64, 3), dtype=np.uint8), fps=5)
     environment = os.environ | {"PYTHONPATH": str(site), "COUNTERPOINT_CACHE": str(work / "cache")}
     environment["PATH"] = f"{site / 'bin'}:{os.environ['PATH']}"

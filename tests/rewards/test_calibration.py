@@ -130,6 +130,42 @@ def test_failures_among_the_validation_episodes_fix_the_threshold() -> None:
         assert not flags[:10].any()
 
 
+def shortened(by: float) -> RewardModel:
+    """A reward whose embeddings of frames are `by` times as long, as if it had learned too much by heart."""
+    model = seeing("potential")
+    score = model.score
+    model.score = lambda *given: by * score(*given)  # type: ignore[method-assign]
+    return model
+
+
+def test_the_map_is_fitted_to_unseen_episodes_where_there_are_enough() -> None:
+    """Gains of training episodes are three times those of others: a map that is fitted to them ends at a third."""
+    judge, learned, data = seeing("potential"), shortened(3.0), store()
+    parts = [tuple(range(0, 12, 2)), tuple(range(1, 12, 2))]
+    crossed = calibrate(learned, data, judges=[(judge, part) for part in parts])
+    alone = calibrate(learned, data)
+    assert crossed is not None
+    assert alone is not None
+    assert (crossed.measured_on, crossed.measured_episodes) == ("cross-fitting", 12)
+    assert crossed.error < 0.12 < crossed.error_of_a_constant
+    assert max(crossed.rewards) < max(alone.rewards) / 2
+    held_out, few = (calibrate(judge, data, store(each=each)) for each in (4, 2))
+    assert held_out is not None
+    assert few is not None
+    assert (held_out.episodes, few.episodes) == (16, 12)  # of the regression: those held out, and those of training
+    assert held_out.measured_on == few.measured_on == "validation"
+
+
+def test_monotone_progress_never_falls_and_reads_the_running_maximum() -> None:
+    known = calibrated("potential").calibration
+    assert known is not None
+    gained = np.array([0.0, 0.4, 0.1, 0.6, 0.2]) * max(known.rewards)
+    found = known.progress_of(gained, monotone=True)
+    assert (np.diff(found) >= 0).all()
+    np.testing.assert_array_equal(found, known.progress_of(np.maximum.accumulate(gained), monotone=True))
+    assert known.progress_of(gained)[2] < known.progress_of(gained)[1]
+
+
 def test_failures_are_no_examples_of_progress() -> None:
     model, good = seeing("potential"), [read_episode(store(), n) for n in range(12)]
     still = [replace(part(one, 1 + len(one) // 4), success=False) for one in good]

@@ -193,7 +193,7 @@ class TaskFolderStore(ClipsStore):
         BadInputError: When a folder's name is no instruction, or a video cannot be read.
     """
 
-    facts: Mapping[str, str] = {"instructions": "the names of the folders, with spaces for underscores"}
+    facts: Mapping[str, str] = {"instructions from": "the names of the folders, with spaces for underscores"}
 
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         root = Path(path).resolve()
@@ -213,7 +213,9 @@ class FrameFolderStore(ClipsStore):
         on_bad_row: Called for each folder that cannot be used and is left out; by default the first one raises.
     """
 
-    facts: Mapping[str, str] = {"instructions": "none: folders of frames have no words; a manifest.csv can add them"}
+    facts: Mapping[str, str] = {
+        "instructions from": "none: folders of frames have no words; a manifest.csv can add them"
+    }
 
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         root = Path(path).resolve()

@@ -32,6 +32,8 @@ CALIBRATED: dict[RewardForm, tuple[RewardForm, ...]] = {
 """Form that an encoder was trained for -> the forms, the better of which is calibrated; others keep their own form."""
 EPISODES, HELD_OUT, FRAMES = 100, 50, 32
 """Maximum number of training episodes, of validation episodes, and of frames of each that are embedded."""
+FITTED = 10
+"""Minimum number of successful validation episodes to fit the map to them, and not to training episodes."""
 FAILURES = 5
 """Minimum number of failed validation episodes to fix a threshold: F1 ignores one failure among many successes."""
 SUCCESS_QUANTILE = 0.1
@@ -139,7 +141,9 @@ def calibrate(
     """Return the calibration of a trained model; `None` where no training episode can be used.
 
     With cross-fitting, the map is fitted to the judges' rewards of episodes that they did not learn from; its error on
-    each judge's episodes is measured with a map that was fitted to the other judges' episodes. A reward towards a goal
+    each judge's episodes is measured with a map that was fitted to the other judges' episodes. Otherwise it is fitted
+    to validation episodes, and measured on each with a map that was fitted to the others, or, if there are fewer than
+    `FITTED`, to training episodes, on which rewards rise higher than on others. A reward towards a goal
     is calibrated with the last frame of another successful training episode of the same instruction as the goal.
 
     Args:
@@ -169,6 +173,9 @@ def calibrate(
         _Judged(one, *pair) for (one, _), pair in zip(judges, zip(more[::2], more[1::2], strict=True), strict=True)
     ]
     crossed = [group for group in (one.only(True) for one in unseen) if group.episodes]
+    solved = held_out.only(True).episodes
+    if not crossed and len(solved) >= FITTED:
+        crossed = [_Judged(model, [one], fitted) for one in solved]
     basis = crossed or [_Judged(model, fitted, fitted)]
     fit = min(
         (_Map.fitted(form, basis) for form in CALIBRATED.get(model.trained_form, (model.trained_form,))),
@@ -177,10 +184,10 @@ def calibrate(
     monotone = _Map.fitted(fit.form, basis, furthest=True)
     measured, failed = basis, [held_out.only(False)]
     where: Literal["cross-fitting", "validation", "training"] = "training"
-    if crossed:
+    if judges and crossed:
         failed, where = [one.only(False) for one in unseen], "cross-fitting"
-    elif held_out.only(True).episodes:
-        measured, where = [held_out.only(True)], "validation"
+    elif solved:
+        measured, where = crossed or [held_out.only(True)], "validation"
     found, found_monotone = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in (fit, monotone))
     successes = np.array([one.progress[-1] for one in found])
     failures = np.array([fit(gained)[-1] for gained in _all_gains(failed, fit.form)])
