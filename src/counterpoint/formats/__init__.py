@@ -90,7 +90,7 @@ def open_dataset(
         camera: Keep only this camera; by default all cameras.
         dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default the dialect that the
             facts of the files tell.
-        instruction_key: Of data with several instructions an episode (`Reader.instructions`), the key of those to take;
+        instruction_key: The key of the instructions to take, for data with several per episode (`Reader.instructions`);
             by default the first that is not empty.
         on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
             episode of a folder, RLDS shard or record, that cannot be used and is left out; by default the first one

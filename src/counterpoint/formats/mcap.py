@@ -109,7 +109,7 @@ class _Topics:
 
 @dataclass
 class _Track:
-    """What a topic holds: its type, and the time and place of each message; of vectors also their numbers."""
+    """The contents of a topic: its type, and the time and place of each message; of vectors also their numbers."""
 
     kind: str
     schema: Any

@@ -38,7 +38,7 @@ _STEPS = 4  # steps needed for each number of a fit
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Which action explains the changes of the state.
+    """A measurement of which action explains the changes of the state.
 
     Attributes:
         scores: Share of the variance explained, in [0, 1], at each of `LAGS`; empty where the data cannot tell.

@@ -112,7 +112,7 @@ _ALOHA = ("action at the top of the file", "observations/qpos")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the parts of a file mean.
+    """The meaning of a file's parts.
 
     Attributes:
         name: The name for `--dialect`.

@@ -357,7 +357,7 @@ def _recorded_rate(path: Path, args: Mapping[str, Any], kwargs: Mapping[str, Any
 
 
 def _unread(group: Any, read: Collection[str], above: str = "") -> Iterator[str]:
-    """Yield the parts of a demonstration of which nothing is read."""
+    """Yield the parts of a demonstration that are not read at all."""
     for name in group:
         place = f"{above}{name}"
         if any(part.startswith(f"{place}/") for part in read):

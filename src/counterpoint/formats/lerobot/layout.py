@@ -80,17 +80,17 @@ class Feature:
 
     @property
     def is_visual(self) -> bool:
-        """Whether it is an image or a video."""
+        """True for an image or a video."""
         return self.dtype in ("video", "image")
 
     @property
     def is_column(self) -> bool:
-        """Whether every row has numbers of one shape, or one text."""
+        """True if every row has numbers of one shape, or one text."""
         return self.dtype == "string" or self.is_numeric
 
     @property
     def is_numeric(self) -> bool:
-        """Whether every row has numbers of one shape."""
+        """True if every row has numbers of one shape."""
         return self.dtype in NUMBERS and all(length > 0 for length in self.shape)
 
 

@@ -82,12 +82,12 @@ class Feature:
 
     @property
     def is_text(self) -> bool:
-        """Whether a step has one text."""
+        """True if a step has one text."""
         return self.kind == "text" or (self.dtype in _STRINGS and self.size == 1)
 
     @property
     def is_column(self) -> bool:
-        """Whether a step has one text, or numbers of one shape."""
+        """True if a step has one text, or numbers of one shape."""
         return self.is_text or (self.kind == "tensor" and self.size > 0 and self.dtype in NUMBERS)
 
     @property
