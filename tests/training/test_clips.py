@@ -156,6 +156,8 @@ def test_a_folder_of_videos_is_split_by_instruction(tmp_path: Path) -> None:
     assert not {"held_out", "judged"} & json.loads((tmp_path / "all" / "config.json").read_text()).keys()
     with pytest.raises(BadInputError, match=r"data\.fold: found 2; expected 0 to 1"):
         trained("vip-videos", folder, tmp_path / "no", **{"data.folds": 2, "data.fold": 2})
+    with pytest.raises(BadInputError, match=r"data\.fold: found 0; expected none"):
+        trained("vip-videos", folder, tmp_path / "no", **{"data.fold": 0})
 
 
 def test_augmented_rows_are_trained_on(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ class _Trajectory:
 class BridgeStore(Reader):
     """Trajectories of BridgeData's raw folders, their images decoded on demand.
 
-    - T + 1 images give T steps: the last image follows the last action and is left out. Of data recorded before
-      23 July 2021, whose images are one step late, image t + 1 and state t + 1 go with action t, and one step less is
-      left, as in the authors' conversion; the folder's date tells.
+    - T + 1 images give T steps: the last image follows the last action and is left out. Data recorded before
+      23 July 2021 have images that are one step late: there image t + 1 and state t + 1 go with action t, which leaves
+      one step less, as in the authors' conversion. The folder's date decides.
     - Cameras have the names of BridgeData's RLDS version: `image_0` is the folder `images0`. Only cameras that all
       trajectories have are read; `counterpoint data info` names the others.
     - Actions: the change of the gripper's position (metres) and rotation (Euler angles, radians), and the gripper (1

@@ -136,7 +136,9 @@ class ClipsRecipe(PretrainingRecipe):
             own = self.data.holdout or self.data.fold is not None
             if own and isinstance(held_out, SubsetStore) and given.validation is None:
                 return {"held_out": list(held_out.indices)}
-            return {"judged": judged} if (judged := self._parts(given)) else {}
+            crossed = self.data.folds and held_out is None and isinstance(train, SubsetStore)
+            judged = _folds(train.whole, train.indices, self.data) if crossed else ()
+            return {"judged": judged} if judged else {}
 
         def words() -> str:
             own = dict.fromkeys(info.instruction for info in train.episodes if info.instruction.strip())
@@ -149,8 +151,7 @@ class ClipsRecipe(PretrainingRecipe):
         """Return the numbers of the episodes that each judge judges; none without cross-fitting."""
         if given.validation is not None or not self.data.folds or self.data.fold is not None or self.data.holdout:
             return ()
-        parts = parts_of(given.one(), self.data, language=self._reads_words)
-        return parts if len(parts) > 1 else ()
+        return parts_of(given.one(), self.data, language=self._reads_words)
 
     def judges(self, given: Given) -> Sequence[Self]:
         """Return one recipe for each part that is judged."""
@@ -238,9 +239,9 @@ def open_clips(
     where = data if isinstance(data, str | Path) else "data"
     kept = _usable(train, config, where, language=language)
     if held_out is None and config.fold is not None:
-        parts = _folds(train, kept, config)
-        found, expected = config.fold, f"0 to {len(parts) - 1}"
-        require(config.fold < len(parts), "data.fold", found, expected, "name a part that there is")
+        parts = _folds(train, kept, config) if config.folds else ()
+        expected = f"0 to {len(parts) - 1}" if parts else "none: the data are not divided into parts"
+        require(config.fold < len(parts), "data.fold", config.fold, expected, "set data.folds, or leave data.fold out")
         out = parts[config.fold]
         kept, held_out = [e for e in kept if e not in set(out)], SubsetStore(train, out)
     elif held_out is None and config.holdout:
@@ -265,7 +266,7 @@ def parts_of(data: str | Path | EpisodeStore, config: DataConfig, *, language: b
 def _folds(store: EpisodeStore, numbers: Sequence[int], config: DataConfig) -> tuple[tuple[int, ...], ...]:
     tasks = [store.episodes[e].instruction for e in numbers]
     parts = cross_folds(tasks, [store.recording(e) for e in numbers], config.folds, config.holdout_seed)
-    return tuple(tuple(numbers[at] for at in part) for part in parts)
+    return tuple(tuple(numbers[at] for at in part) for part in parts) if len(parts) > 1 else ()
 
 
 def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
