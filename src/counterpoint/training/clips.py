@@ -136,9 +136,10 @@ class ClipsRecipe(PretrainingRecipe):
             own = self.data.holdout or self.data.fold is not None
             if own and isinstance(held_out, SubsetStore) and given.validation is None:
                 return {"held_out": list(held_out.indices)}
-            crossed = self.data.folds and held_out is None and isinstance(train, SubsetStore)
-            judged = _folds(train.whole, train.indices, self.data) if crossed else ()
-            return {"judged": judged} if judged else {}
+            if self.data.folds and held_out is None and isinstance(train, SubsetStore):
+                judged = _folds(train.whole, train.indices, self.data)
+                return {"judged": judged} if judged else {}
+            return {}
 
         def words() -> str:
             own = dict.fromkeys(info.instruction for info in train.episodes if info.instruction.strip())
