@@ -1,13 +1,14 @@
 """Speed of an agent's update, and the effect of bfloat16 products on learning.
 
-    OMP_NUM_THREADS=1 python benchmarks/agents.py update      one TD InfoNCE update on one thread, beside jitted JAX
-    python benchmarks/agents.py update_gpu                    updates a second on a GPU, plain and compiled
+    OMP_NUM_THREADS=1 python benchmarks/agents.py update      one TD InfoNCE update on one thread, and in jitted JAX
+    python benchmarks/agents.py update_gpu                    updates per second on a GPU, plain and compiled
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
-`update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs. JAX (left out where it is not
-installed) starts from the same weights and noise and must agree in both losses over three updates. Each round takes
-every candidate twice, and the second update counts; figures are medians over rounds. `scale` repeats float32 for larger
-batches. `precision`: a point in [-1, 1]^2 moves by 0.2 a; afterwards 500 episodes of 20 steps, success within 0.15.
+`update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs. JAX (left out if it is not
+installed) starts from the same weights and noise and must agree in both losses over three updates. In each round, every
+candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32 for larger
+batches. `precision`: action a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps;
+an episode succeeds if the point comes within 0.15 of the goal.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def library_update(batch: dict[str, Tensor], device: str = "cpu", **settings: An
 
 
 def jax_update(batch: dict[str, Tensor]) -> Candidate:
-    """Return the same update in jitted JAX; old parameters and moments are donated, so that XLA may reuse them."""
+    """Return the same update in jitted JAX; old parameters and moments are donated, so XLA may reuse their memory."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -167,7 +168,7 @@ def update(rounds: int) -> dict[str, Any]:
 
 
 def update_gpu(rounds: int) -> dict[str, Any]:
-    """Updates a second; every update copies a fresh batch from the host."""
+    """Updates per second; every update copies a fresh batch from the host."""
     ways = {"plain": {}, "compiled": {"compile": True}, "compiled bf16": {"compile": True, "bf16": True}}
     table: list[list[str]] = []
     for rows in (256, 1024, 4096):
@@ -187,7 +188,7 @@ def update_gpu(rounds: int) -> dict[str, Any]:
 
 
 def transitions(generator: torch.Generator, rows: int = 128) -> dict[str, Tensor]:
-    """Random actions of the point; futures as a replay buffer samples them from an endless episode (gamma .9)."""
+    """Return transitions of random actions; futures are sampled as from an endless episode (gamma .9)."""
 
     def uniform() -> Tensor:
         return torch.rand(rows, 2, generator=generator) * 2 - 1
@@ -213,7 +214,7 @@ def steer(agent: Agent) -> tuple[float, float]:
 
 
 def precision(rounds: int) -> dict[str, Any]:
-    """Train for 100 updates a round, three seeds; precisions share weights, data and noise."""
+    """Train with three seeds for 100 updates per round; both precisions share weights, data and noise."""
     settings = {"hidden": [128, 128], "discount": 0.9, "actor_lr": 1e-3, "critic_lr": 1e-3}
     runs = []
     for name in ("td_infonce", "contrastive_rl", "contrastive_rl_nce", "c_learning"):

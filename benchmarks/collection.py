@@ -1,16 +1,16 @@
-"""Frames a second of `counterpoint collect metaworld` beside gymnasium's own `render()`, on one machine in one run.
+"""Frames per second of `counterpoint collect metaworld` and of gymnasium's own `render()`, on one machine in one run.
 
     python benchmarks/collection.py [--rounds 3] [--out benchmarks/results/collection.json]
 
 Every round measures, one after the other and each in fresh processes:
 
-- default: Meta-World as its manual makes it, `step` and `render()` at 112 x 112 from corner2; nothing is written.
-- render: rendering alone, with the fast renderer.
-- one worker, two workers: the whole of `collect_metaworld`, from the call to the finished data set: start of the
-  processes, making of the simulation, simulating, rendering, encoding, writing.
+- default: Meta-World as in its manual, `step` and `render()` at 112 x 112 from corner2; nothing is written.
+- render: only rendering, with the fast renderer.
+- one worker, two workers: the whole of `collect_metaworld`, from the call to the finished data set: starting the
+  processes, making the simulation, simulating, rendering, encoding, writing.
 
-Frames are counted against the wall clock and against processor seconds of all processes and threads; the second holds
-on a busy machine too. Ratios are taken within a round.
+Rates are given per second of wall-clock time and per second of processor time of all processes and threads; the latter
+is valid on a busy machine too. Ratios are computed within a round.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def measured(run: Callable[[], int]) -> Measured:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and its ended children, all threads."""
+    """Return the processor time of all threads of this process and of its ended children."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -112,7 +112,7 @@ def in_fresh_process(function: Callable[..., Measured], arguments: tuple[int, ..
 
 
 def summary(rounds: list[dict[str, Measured]]) -> dict[str, dict[str, list[float]]]:
-    """Part -> quantity -> lowest, median and highest of the rounds."""
+    """Return, for each part and quantity, the lowest, median and highest value over the rounds."""
     result: dict[str, dict[str, list[float]]] = {}
     for part in PARTS:
         values = {key: [one[part][key] for one in rounds] for key in ("frames_per_s", "frames_per_cpu_s")}

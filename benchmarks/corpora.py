@@ -1,17 +1,18 @@
-"""Frames a second of `counterpoint embed` with its engines, on one machine in one run.
+"""Frames per second of `counterpoint embed` with its engines, on one machine in one run.
 
     OMP_NUM_THREADS=2 python benchmarks/corpora.py [--encoder convnet] [--episodes 100] [--rounds 3] [--out FILE]
 
-A LeRobot data set of H.264 videos is made (episodes of 120 frames, 128 x 128). Every round embeds it whole, one engine
-after the other, each in a fresh process:
+A LeRobot data set of H.264 videos is made (episodes of 120 frames, 128 x 128). In every round, each engine embeds the
+whole data set in a fresh process:
 
-- 1 process: the default, a thread a core.
+- 1 process: the default, with one thread per core.
 - 2 processes; Ray, 2 workers: each computes with one thread.
 
-`whole` counts from the call to the finished folder, with the start of processes and of Ray's cluster; `steady` from the
-second block that is finished to the last, the rate that a large corpus has. The files of all engines are compared byte
-by byte. Processor seconds are of one process alone, which holds on a busy machine; Ray's workers are no children of the
-caller, so that theirs are not counted. Encoders are those of `labelling.py`, with random weights.
+`whole` is timed from the call to the finished folder, including the start of processes and of Ray's cluster. `steady`
+is timed from the second finished block to the last one; this is the rate on a large corpus. The files of all engines
+are compared byte by byte. Processor seconds, which are valid on a busy machine too, are given only for one process: the
+caller cannot count those of Ray's workers, which are not its children. Encoders are those of `labelling.py`, with
+random weights.
 """
 
 from __future__ import annotations

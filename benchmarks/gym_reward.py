@@ -2,12 +2,11 @@
 
     python benchmarks/gym_reward.py [--rounds 15] [--out FILE]
 
-An environment that costs next to nothing shows images of 224 x 224 pixels. `step_ms` is a whole step of
-`LanguageReward`, one image at a time as a robot has them: preprocessing, encoder, reward. `environment_ms` is the same
-step without the reward. `vector_gain` compares `LanguageRewardVector` with as many single wrappers, both over the same
-N environments: milliseconds of the single ones over those of the vector, the median of ratios within a round.
-EfficientNet-Lite0 is frozen, with the packaged weights; the convnets' weights are random. One thread, processor time in
-turns.
+A trivial environment shows images of 224 x 224 pixels. `step_ms` is the time of a whole step of `LanguageReward`, one
+image at a time as on a robot: preprocessing, encoder, reward. `environment_ms` is the same step without the reward.
+`vector_gain` compares N single wrappers with one `LanguageRewardVector` of the same N environments: the time of the
+single wrappers divided by the time of the vector, as the median of the rounds' ratios. EfficientNet-Lite0 is frozen,
+with the packaged weights; the convnets' weights are random. Times are processor time in one thread; cases take turns.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ENCODERS = {
 
 
 class Slides(gymnasium.Env[dict[str, Any], Any]):
-    """Shows one image after the other, whatever is done."""
+    """An environment that shows one image after the other and ignores actions."""
 
     observation_space = spaces.Dict({"image": spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)})
     action_space = spaces.Discrete(1)

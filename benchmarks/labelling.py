@@ -1,20 +1,21 @@
-"""Frames a second of `counterpoint label` beside inference of one frame at a time, on one machine in one run.
+"""Frames per second of `counterpoint label`, compared with inference of one frame at a time, on one machine in one run.
 
     python benchmarks/labelling.py --data DATA [--encoder convnet] [--rounds 3] [--out FILE]
 
-Every round measures, one after the other, each in a fresh process, the time from an open data set and a loaded model to
-the rewards of every frame:
+Every round measures, one after the other and each in a fresh process, the time to compute the rewards of all frames,
+after the data set was opened and the model loaded:
 
-- decoding alone: one thread; no path can be faster for each of its processor seconds.
-- one by one: frames decoded in order and encoded one at a time, in one thread (two wait for each other, and are far
-  slower on a busy machine); the rewards of an episode at its end. It and decoding run on `--some` episodes, as their
-  time a frame does not depend on the number.
-- label: what `label` does, on `--episodes` (all by default), with torch's own number of threads, in one process, its
-  default, and in two. The start of the two counts.
+- decoding alone: only decoding, in one thread; this is an upper bound of the frames per processor second.
+- one by one: frames are decoded in order and encoded one at a time, in one thread (two threads wait for each other, and
+  are far slower on a busy machine); the rewards of an episode are computed at its end. This case and decoding run on
+  `--some` episodes, because their time per frame does not depend on the number of episodes.
+- label: the command `label` on `--episodes` (all by default), with torch's default number of threads, in one process
+  (the default) and in two. The start of the two processes is included.
 
-Encoders have random weights: speed does not depend on them. `convnet` is the one of the demo (64 px), `efficientnet` is
-EfficientNet-Lite0 at 224 px. Frames are counted against the wall clock and against processor seconds of all processes
-and threads; the second holds on a busy machine too, where processes do not help. Ratios are taken within a round.
+Encoders have random weights, on which speed does not depend. `convnet` is the demo's encoder (64 px), `efficientnet` is
+EfficientNet-Lite0 at 224 px. Rates are given per second of wall-clock time and per second of processor time of all
+processes and threads. The latter is valid on a busy machine too, on which more processes do not help. Ratios are
+computed within a round.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""Time of the losses, forward and backward on one thread, beside their authors' forms and as a share of a step.
+"""Time of the losses, forward and backward on one thread, compared with the authors' forms and with a whole step.
 
     OMP_NUM_THREADS=1 python benchmarks/losses.py [--rounds 5] [--out benchmarks/results/losses.json]
 
-Figures are medians of processor milliseconds over rounds in which ours and theirs take turns, on one set of random
-float32 inputs; each is run once before. Both must first agree in value and gradient, in double precision.
+Numbers are medians of processor milliseconds over rounds in which our form and the authors' form take turns, on one set
+of random float32 inputs, after one warm-up run each. Both forms must first agree in value and gradient, in double
+precision.
 
-- VLO + bridge: the authors' form is a loop over videos (`frames[b]`) and, in each, over positives.
-- DecisionNCE: beside two bare products [B, D] x [D, B] and their backward pass.
-- ICon: the authors' form samples keys anew for every layer and contrasts them plainly.
+- VLO + bridge: the authors' form is a loop over videos (`frames[b]`) and, within each video, over positives.
+- DecisionNCE: compared with two bare products [B, D] x [D, B] and their backward pass.
+- ICon: the authors' form samples keys anew for every layer and computes the contrast without optimisations.
 
-A share is the loss over the forward and backward pass of the recipe's image encoder on the batch's images (of
-Premier-TACO: an anchor with and two observations without gradient); that pass is measured on eight images and scaled.
+A share is the time of the loss divided by the time of the forward and backward pass of the recipe's image encoder on
+the batch's images. (Premier-TACO's pass has an anchor with gradient and two observations without.) This pass is
+measured on eight images and scaled to the batch.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Loss = Callable[..., Tensor]
 
 
 def actol_video(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
-    """One video's L_VLO + L_BB in its log form, as the authors write it: a loop over positives."""
+    """Return one video's L_VLO + L_BB in its log form, computed like the authors' code, by a loop over positives."""
     T = len(frames)
     similarity = functional.normalize(frames, dim=1) @ functional.normalize(text, dim=0)
     others = ~torch.eye(T, dtype=torch.bool)
@@ -72,7 +74,7 @@ def two_products(frames: Tensor, text: Tensor) -> Tensor:
 
 
 def authors_keys(mask: Tensor, count: int, side: int) -> Tensor:
-    """Farthest tokens of float masks [n, P] from one random order of the tokens for the whole batch."""
+    """Return keys by farthest point sampling of float masks [n, P], from one random order of tokens for the batch."""
     n, P = mask.shape
     order = torch.randperm(P)
     locations = grid_positions(side, side).to(mask.dtype)[order].expand(n, P, 2)
@@ -88,7 +90,7 @@ def authors_keys(mask: Tensor, count: int, side: int) -> Tensor:
 
 
 def authors_icon(tokens: Any, mask: Tensor, agent: Tensor | None = None, environment: Tensor | None = None) -> Tensor:
-    """Tokens [L, n, P, D] and masks [n, P]; keys are sampled for every layer where none are given."""
+    """Return the authors' ICon loss of tokens [L, n, P, D]; if no keys are given, they are sampled for every layer."""
     side, losses = round(mask.shape[1] ** 0.5), []
     inside = mask.to(tokens[0].dtype)
 
@@ -110,7 +112,7 @@ def authors_icon(tokens: Any, mask: Tensor, agent: Tensor | None = None, environ
 
 
 def icon(tokens: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The library's loss with its own sampling of keys."""
+    """Return the library's loss with its own sampling of keys."""
     side = round(mask.shape[1] ** 0.5)
     positions = grid_positions(side, side)
     keys = [farthest_point_sampling(own, count, positions=positions) for own, count in ((mask, 10), (~mask, 50))]
@@ -118,12 +120,12 @@ def icon(tokens: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def passes(loss: Loss, leaves: tuple[Tensor, ...], *constants: Any) -> Callable[[], object]:
-    """Forward and backward through `loss`."""
+    """Return a function that runs `loss` forward and backward."""
     return lambda: torch.autograd.grad(loss(*leaves, *constants), leaves)
 
 
 def agree(ours: Loss, theirs: Loss, leaves: tuple[Tensor, ...], *constants: Any) -> None:
-    """Refuse to compare two forms that differ."""
+    """Raise an error if the two forms differ in value or gradient."""
     wide = tuple(x.detach().double().requires_grad_() for x in leaves)
     values = [form(*wide, *constants) for form in (ours, theirs)]
     torch.testing.assert_close(*values, rtol=1e-7, atol=1e-10)
@@ -153,7 +155,7 @@ def triple_ms(rounds: int) -> float:
 
 
 def baseline(name: str, B: int, F: int) -> Callable[[], object]:
-    """Forward and backward through a baseline's loss."""
+    """Return a function that runs a baseline's loss forward and backward."""
     frames, text, rewards = leaf(B, F, D), leaf(B, D), torch.full((B,), -1.0)
     rows, reward = other_rows(torch.arange(B), 15), LanguageReward(D, D)
     negatives: dict[str, Any] = {"language_negatives": rows[:9].view(3, 3, B), "time_negatives": rows[9:].view(3, 2, B)}

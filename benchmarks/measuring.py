@@ -17,14 +17,14 @@ Run = Callable[[], object]
 
 
 def processor_ms(run: Run) -> float:
-    """Return the processor milliseconds of a call, which hold on a busy machine too."""
+    """Return the processor milliseconds of a call, which are valid on a busy machine too."""
     started = time.process_time()
     run()
     return 1e3 * (time.process_time() - started)
 
 
 def in_turns(rounds: int, runs: dict[str, Any], clock: Callable[[Run], Any] = processor_ms) -> dict[str, list[Any]]:
-    """Return name -> the clock's reading of every round; candidates take turns, and a first round is not counted."""
+    """Return each candidate's time in every round, by name; candidates take turns, and a first round is not counted."""
     spent: dict[str, list[Any]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -35,7 +35,7 @@ def in_turns(rounds: int, runs: dict[str, Any], clock: Callable[[Run], Any] = pr
 
 
 def medians(rounds: int, **runs: Run) -> dict[str, float]:
-    """Return the median processor milliseconds of each candidate, in turns."""
+    """Return the median processor milliseconds of each candidate; candidates take turns."""
     return {name: median(times) for name, times in in_turns(rounds, runs).items()}
 
 

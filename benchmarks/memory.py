@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/memory.py --rounds 3
 
-A step is DecisionNCE-T on clips of two frames: preprocessing, forward, backward and Adam. Each case runs in a process
-of its own. Memory is the process's peak less what it held before its first step, with parameters, batch and Adam's
-moments; time is the median of the steps' processor seconds after the first. Ratios are over the
-plain step of that batch.
+A step is DecisionNCE-T on clips of two frames: preprocessing, forward, backward and Adam. Each case runs in a separate
+process. Memory is the peak of the process minus its memory before the first step, when parameters, batch and Adam's
+moments exist already. Time is the median of the processor seconds of all steps but the first. Ratios are relative to
+the plain step on the same batch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ WAYS = {
 
 
 def peak_mb() -> float:
-    """Return the greatest memory that this process has held."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def one_case(model: str, size: int, batch: int, way: str, rounds: int) -> tuple[float, float]:
-    """Return the peak of a step in MB over what was held before, and its processor seconds."""
+    """Return by how many MB a step's peak exceeds the memory before it, and the step's processor seconds."""
     torch.manual_seed(0)
     encoder = EncoderConfig(image="timm", image_model=model, image_size=size, embed_dim=256)
     step = clip_step(encoder, batch, size, memory=WAYS[way])

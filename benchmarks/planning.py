@@ -1,10 +1,11 @@
-"""Simulated actions a second of planning in the kitchen, and what rendering plans' last images alone saves.
+"""Simulated actions per second of planning in the kitchen, and the gain from rendering only the last image of a plan.
 
     python benchmarks/planning.py [--rounds 5] [--out FILE]
 
-64 plans of 20 actions from one state, as in `counterpoint plan`: rolled out by a loop that steps one environment, by
-`KitchenDynamics` in the calling thread, and by two threads. Then the same plans scored by a reward of images at 112
-pixels: the sum of the rewards of all steps, and the equal difference of the ends. Wall-clock seconds in turns.
+64 plans of 20 actions from one state, as in `counterpoint plan`, are rolled out in three ways: by a loop that steps one
+environment, by `KitchenDynamics` in the calling thread, and by two threads. The same plans are then scored by a reward
+of images at 112 pixels in two equal ways: as the sum of the rewards of all steps, and as the difference between the
+values of the last and the first image. Times are wall-clock seconds; candidates take turns.
 """
 
 from __future__ import annotations

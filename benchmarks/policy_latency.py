@@ -1,20 +1,20 @@
-"""Time of a diffusion policy's actions, and its parts.
+"""Time that a diffusion policy takes for an action, and the parts of this time.
 
     python benchmarks/policy_latency.py [--small] [--device cuda] [--rounds 7] [--out FILE]
 
-The policy is Diff-C as in ICon's experiments: a ViT-S/16 at 224 pixels for each of two cameras that give 256, two
-observations, the recipes' U-Net (256, 512 and 1024 channels) on windows of 16 actions, 8 steps of DDIM, 8 actions
-executed. Random weights. `--small` has a small ViT and U-Net. Medians over rounds that alternate between what is
-compared, in milliseconds, for 1 and for 16 environments: on a CPU of processor time in one thread, which holds
-on a busy machine too, on a GPU of wall-clock time.
+The policy is Diff-C as in ICon's experiments: a ViT-S/16 at 224 pixels for each of two cameras with images of 256
+pixels, two observations, the recipes' U-Net (256, 512 and 1024 channels) on windows of 16 actions, 8 steps of DDIM, 8
+actions executed. Weights are random. `--small` has a small ViT and U-Net. Numbers are medians in milliseconds, for 1
+and for 16 environments, over rounds in which the compared cases alternate. On a CPU they are processor time in one
+thread, which is valid on a busy machine too; on a GPU they are wall-clock time.
 
-- `planning`: an `act()` that makes a plan, encoding the two observations it has looked at of each environment.
-- `executing`: an `act()` that takes the next action of a plan.
-- `per_step`: their mean over the 8 steps a plan lasts.
-- `stages`: shares of `planning`. `look` crops and keeps what is seen, `encode` is everything up to the conditioning of
+- `planning`: a call of `act()` that makes a plan, including the encoding of two observations of each environment.
+- `executing`: a call of `act()` that takes the next action of a plan.
+- `per_step`: their mean over the 8 steps of a plan.
+- `stages`: shares of `planning`. `look` crops and stores the images, `encode` is everything up to the conditioning of
   the head, `network` the U-Net, `schedule` the rest of sampling, `rest` everything else.
-- `sample_over_network`: `sample()` over the time of as many plain calls of the U-Net with nothing between them, each
-  with its own conditioning. Sampling conditions all steps at once, which is why it may be below 1.
+- `sample_over_network`: the time of `sample()` divided by the time of the same number of plain calls of the U-Net, each
+  with its own conditioning. It may be below 1, because sampling computes the conditioning of all steps at once.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def built(small: bool, device: str) -> DiffusionPolicy:
 
 
 class Clock:
-    """Milliseconds of calls: of the processor's time, or until a GPU is done."""
+    """A clock for calls, in milliseconds of processor time or, on a GPU, of wall-clock time until the GPU is done."""
 
     def __init__(self, device: str) -> None:
         self._gpu = device.startswith("cuda")
         self.spent: dict[str, float] = defaultdict(float)
 
     def now(self) -> float:
-        """Read it."""
+        """Return the present time in milliseconds."""
         if self._gpu:
             torch.cuda.synchronize()
             return 1000 * time.perf_counter()
@@ -127,7 +127,7 @@ def measure(small: bool, device: str, batch: int, rounds: int) -> dict[str, Any]
 
 
 def stages(policy: DiffusionPolicy, clock: Clock, act: Callable[[], object], rounds: int) -> dict[str, float]:
-    """Shares of planning, from rounds of their own: on a GPU each stage is waited for."""
+    """Return each stage's share of planning, from separate rounds, which on a GPU wait for the end of each stage."""
     for thing, name, stage in (
         (policy, "_see", "look"),
         (policy, "_encode", "encode"),

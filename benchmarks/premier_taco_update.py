@@ -1,16 +1,17 @@
-"""Time of one Premier-TACO update beside a plain implementation of the authors' step, in the same run.
+"""Time of one Premier-TACO update, compared with a plain implementation of the authors' step in the same run.
 
     OMP_NUM_THREADS=1 python benchmarks/premier_taco_update.py [--batch 256] [--rounds 15] [--out FILE]
     python benchmarks/premier_taco_update.py --device cuda --batch 4096
 
-Observations of 9x84x84, the paper's ConvNet (3.95 M parameters) and heads, K = 3, random shifts of 4 pixels, future
-states without gradient; random images. `library` is the library's whole update (`ObjectiveLearner`: with its metrics
-and its checks of finite losses). Both start from the same weights and must first agree in the loss over three updates;
-then they take turns. Figures are medians over rounds; a ratio is the median of the rounds' ratios, in wall-clock and in
-processor milliseconds (the second holds on a busy machine too). `bf16` is under autocast: there losses need to agree to
-a hundredth only. `stages` divides an update among its parts, in processor milliseconds.
+Observations of 9x84x84 with random pixels, the paper's ConvNet (3.95 M parameters) and heads, K = 3, random shifts of 4
+pixels, future states without gradient. `library` is the library's whole update (`ObjectiveLearner`), with its metrics
+and its checks of finite losses. Both start from the same weights and must first agree in the loss over three updates;
+then they take turns. Numbers are medians over rounds. A ratio is the median of the rounds' ratios, in wall-clock and in
+processor milliseconds (the latter are valid on a busy machine too). `bf16` runs under autocast, and its losses need to
+agree only to a hundredth. `stages` divides an update into its parts, in processor milliseconds.
 
-On a GPU: samples, observations (three a sample) and frames (three an observation) a second through the update.
+On a GPU, the update's rate is reported in samples, observations (three per sample) and frames (three per observation)
+per second.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Candidate = Callable[[], float]
 
 
 def shifted_by_grid(images: Tensor, shift: Tensor) -> Tensor:
-    """DrQ-v2's `RandomShiftsAug` of [N, C, H, W] with the shifts [N, 2] given."""
+    """Return images [N, C, H, W] shifted as by DrQ-v2's `RandomShiftsAug`, with given shifts [N, 2]."""
     N, _, H, _ = images.shape
     padded = functional.pad(images, (PAD,) * 4, "replicate")
     edge = 1.0 / (H + 2 * PAD)
@@ -50,8 +51,8 @@ def shifted_by_grid(images: Tensor, shift: Tensor) -> Tensor:
 class Plain:
     """The authors' update, float32 and channels first: networks, optimiser and one step.
 
-    Each of the three observations is converted, shifted by `grid_sample` and encoded by itself, the two later ones
-    without gradient; the binary loss; Adam. Heads are the paper's (Appendix C).
+    Each of the three observations is converted, shifted by `grid_sample` and encoded separately, the two later ones
+    without gradient. The loss is binary, the optimiser is Adam, and the heads are the paper's (Appendix C).
 
     Args:
         action_dim: A.
@@ -141,7 +142,7 @@ def library(batch: dict[str, Tensor], precision: str = "no") -> Candidate:
 
 
 def make_plain() -> Plain:
-    """Return the plain networks with the library's first weights."""
+    """Return the plain networks with the library's initial weights."""
     objective, plain = make_objective(), Plain(ACTION, STEPS, RATE)
     body: Any = objective.encoder.body
     heads = objective.heads
@@ -153,13 +154,13 @@ def make_plain() -> Plain:
 
 
 def channels_first(batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the batch as the authors' replay holds it: uint8 [B, 3, 9, 84, 84]. This is not timed."""
+    """Return the batch in the layout of the authors' replay, uint8 [B, 3, 9, 84, 84]; the conversion is not timed."""
     images = batch["frames"].permute(0, 1, 2, 5, 3, 4).flatten(2, 3).contiguous()
     return images, batch["shift"], batch["actions"]
 
 
 def library_stages(batch: dict[str, Tensor], bf16: bool) -> Callable[[], Iterator[str]]:
-    """Cut the library's update into the parts of the plain one."""
+    """Return the library's update, divided into the same stages as the plain update."""
     objective = make_objective()
     optimizer = torch.optim.Adam(objective.parameters(), lr=RATE)
     context = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
@@ -187,7 +188,7 @@ def library_stages(batch: dict[str, Tensor], bf16: bool) -> Callable[[], Iterato
 
 
 def agree(candidates: dict[str, Candidate]) -> dict[str, list[float]]:
-    """Refuse to compare what does not compute the same."""
+    """Raise an error if the candidates' losses differ; return the losses."""
     losses = {name: [run() for _ in range(3)] for name, run in candidates.items()}
     for name, found in losses.items():
         tolerance = 1e-2 if "bf16" in name else 1e-4
@@ -264,7 +265,7 @@ def summary(times: list[tuple[float, float]], plain: list[tuple[float, float]]) 
 
 
 def on_gpu(rows: int, rounds: int) -> dict[str, Any]:
-    """Measure the library's update on batches that are on the card."""
+    """Measure the library's update on batches that are on the GPU already."""
     torch.set_float32_matmul_precision("high")
     batch = random_batch(rows, "cuda")
     run = library(batch, "bf16")

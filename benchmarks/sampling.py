@@ -1,9 +1,10 @@
-"""Samples a second of batches: clips, transitions and replay, on one thread, beside another checkout.
+"""Samples per second of batches of clips, transitions and replay, on one thread, compared with another checkout.
 
     python benchmarks/sampling.py [--against CHECKOUT] [--rounds 20] [--out benchmarks/results/sampling.json]
 
-Each checkout has a process of its own with the same data; the two take turns, round after round, with every page warm.
-The ratio of a case is the median over rounds of this checkout's speed over the other's (by default its own: the noise).
+Each checkout has a process of its own with the same data. The two take turns, with all data in the page cache. The
+ratio of a case is the median over rounds of this checkout's speed divided by the other checkout's speed. By default,
+this checkout is compared with itself, which shows the noise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from measuring import parser, write
 
 Values = NDArray[Any]
 Batches = tuple[Callable[[int], Any], int]
-"""A function of the step, and the samples (for `store frames`, the frames) of one call."""
+"""A function of the step, and the number of samples (for `store frames`, of frames) that one call returns."""
 
 EPISODES, LENGTH, SIZE, SECONDS = 100, 100, 84, 0.3
 
@@ -56,7 +57,7 @@ def before(name: str) -> Any:
 
 
 def episode(shape: tuple[int, ...], rng: np.random.Generator) -> Values:
-    """Make the 51 states of an episode."""
+    """Return the 51 states of a random episode."""
     return rng.integers(256, size=(51, *shape), dtype=np.uint8) if len(shape) == 3 else rng.random((51, *shape))
 
 
@@ -119,7 +120,7 @@ def cases_before(store: Any, buffers: dict[str, Any], keys: set[str]) -> dict[st
 
 
 def speed(batches: Batches, start: int) -> float:
-    """Return samples a second."""
+    """Return the samples per second of a case."""
     get, count = batches
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < SECONDS:

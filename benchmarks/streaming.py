@@ -1,11 +1,11 @@
-"""Decoding on the fly from EPIC-KITCHENS-100's layout at a tenth of its size: time to the first batch, frames a second.
+"""Decoding on the fly from a tenth of EPIC-KITCHENS-100's layout: time to the first batch, and frames per second.
 
     python benchmarks/streaming.py [--clips 6700] [--batches 8] [--folder DIR] [--out benchmarks/results/streaming.json]
 
-The tests' maker writes the layout: 6,700 clips of 222 frames on average, hard links to 20,000 distinct JPEGs of
+A helper of the tests writes the layout: 6,700 clips of 222 frames on average, as hard links to 20,000 distinct JPEGs of
 256 x 456. The sampler serves the batches of the recipe decisionnce_t-epic100 with `--data.decode=always`, in a fresh
-process each time: first with nothing of it in the page cache (a superuser drops it), then with everything the
-process before has read. Bytes are counted where the reader reads, and by the system where they came off the disk.
+process each time: first with an empty page cache (which needs a superuser), then with everything that the process
+before has read. Two numbers of bytes are reported: those that the reader read, and those that came from the disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def make(root: Path, clips: int) -> None:
 
 
 def drop_page_cache(root: Path) -> bool:
-    """Forget the JPEGs' pages, folders and inodes; return whether the system let us."""
+    """Drop the JPEGs' pages, folders and inodes from the cache; return True if the system allows it."""
     for image in (root / "images").iterdir():
         with image.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -115,7 +115,7 @@ def measure(root: Path, batches: int, workers: int) -> dict[str, Any]:
 
 
 def off_disk() -> int:
-    """Return the bytes that this process has fetched from the disk."""
+    """Return the number of bytes that this process has read from the disk."""
     lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(lines["read_bytes"])
 

@@ -1,18 +1,18 @@
-"""Frames a second through `train`, and where its time goes.
+"""Frames per second of `train`, and the time of its parts.
 
     python benchmarks/training.py                                                  on a CPU, minutes
     python benchmarks/training.py --device cuda --batch 256 --precision bf16 --compile --workers 8
 
 The data are JPEGs of 456 x 256 pixels in EPIC-KITCHENS' layout, two frames a clip. Three tables:
 
-- training: recipe `decisionnce_t-demo`, its encoder and larger ones in its place. The clock runs from the third step to
-  the last; the store is built before. Forward includes preprocessing and the loss. On a graphics card the last column
-  is the share (MFU) of the peak, one product of two large matrices in the same precision, measured here, so that it
-  needs no table of devices; a frame's operations are three times those that PyTorch counts forward.
+- training: the recipe `decisionnce_t-demo` with its own encoder and with larger ones. Time is measured from the third
+  step to the last; the store is built before. Forward includes preprocessing and the loss. On a GPU, the last column is
+  the MFU: the share of the peak rate, which is measured by one product of two large matrices in the same precision. The
+  operations of a frame are three times those that PyTorch counts in the forward pass.
 - loader: batches without a model, in one process with one thread, per processor second.
-- loop: the demo's recipe beside the plain loop of DecisionNCE's authors, in turns: a `DataLoader` whose workers open,
-  crop and resize two JPEGs a sample with Pillow. Encoder, loss, optimiser and workers (one at least) are the same; on
-  a graphics card theirs runs under fp16 autocast.
+- loop: the demo's recipe and the plain loop of DecisionNCE's authors, in turns. The plain loop is a `DataLoader` whose
+  workers open, crop and resize two JPEGs per sample with Pillow. Encoder, loss, optimiser and number of workers (at
+  least one) are the same; on a GPU, the authors' loop runs under fp16 autocast.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ LABELS = {"demo": "demo, 64 px", TIMM[0]: "EfficientNet-Lite0", TIMM[1]: "ResNet
 PARTS = ("waiting", "forward", "backward", "optimiser")
 Precision = Literal["no", "bf16", "fp16"]
 WARM = 2
-"""Steps before the clock starts."""
+"""Number of steps before the time is measured."""
 
 
 def write_jpegs(root: Path, videos: int = 12, frames: int = 60) -> Path:
-    """Write EPIC-KITCHENS' layout: videos of one segment, of blurred noise that drifts, of JPEGs of about 25 kB."""
+    """Write EPIC-KITCHENS' layout: videos of one segment with drifting blurred noise, as JPEGs of about 25 kB."""
     rng = np.random.default_rng(0)
     rows = ["narration_id,participant_id,video_id,start_timestamp,start_frame,stop_frame,narration"]
     for number in range(videos):
@@ -104,7 +104,7 @@ def clip_step(
     precision: Precision = "no",
     device: str = "cpu",
 ) -> Callable[[], Any]:
-    """Return a training step of DecisionNCE-T on one batch that lies on the device."""
+    """Return a training step of DecisionNCE-T on one batch that is on the device already."""
     objective = DecisionNCET(DualEncoder(encoder), DecisionNCEConfig())
     accelerator = accelerator_of(precision, device)
     learner = ObjectiveLearner(objective, OptimizerConfig(), total_steps=10**6, accelerator=accelerator, memory=memory)
@@ -114,14 +114,14 @@ def clip_step(
 
 
 def settled() -> float:
-    """Return the time when the device has done its work."""
+    """Wait until the device has finished its work, and return the time."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return the seconds of a call, the device's included."""
+    """Return the seconds of a call, including the device's work."""
     began = settled()
     run()
     return settled() - began
@@ -130,7 +130,7 @@ def seconds(run: Callable[[], object]) -> float:
 class Clock:
     """Seconds of a loop of `steps` steps, and of its parts.
 
-    For the parts it waits at the end of each until the device is done, which no training does.
+    To time the parts, it waits for the device at the end of each part, which training does not do.
     """
 
     def __init__(self, steps: int, *, parts: bool = True) -> None:
@@ -155,7 +155,7 @@ class Clock:
         return settled() if self._apart else time.perf_counter()
 
     def batches(self, plain: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        """Return batches that are counted as waiting, start the clock, and end it when the last one is there."""
+        """Return batches whose loading counts as waiting; start the clock, and stop it after the last batch."""
 
         def run(*args: Any) -> Iterator[Any]:
             began = self._now()
@@ -208,7 +208,7 @@ def through_train(name: str, data: Path, folder: Path, given: Any, steps: int, *
 
 
 class Jpegs(Dataset[Any]):
-    """Samples as the authors read them: a clip's first and last frame, opened, cropped alike and resized by Pillow."""
+    """Samples read as in the authors' code: a clip's first and last frame, cropped alike and resized by Pillow."""
 
     def __init__(self, root: Path, size: int) -> None:
         self.folders = sorted((root / "P01" / "rgb_frames").iterdir())
@@ -256,12 +256,12 @@ def plain_loop(data: Path, size: int, given: Any, steps: int) -> Clock:
 
 
 def rate(clock: Clock, batch: int, steps: int) -> float:
-    """Return frames a second."""
+    """Return frames per second."""
     return 2 * batch * steps / (clock.ended - clock.began)
 
 
 def peak(device: str, precision: str) -> float:
-    """Return the operations a second of one large product of matrices."""
+    """Return the operations per second of one large matrix product."""
     side = 8192 if device != "cpu" else 2048
     kind = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     a, b = (torch.randn(side, side, device=device, dtype=kind) for _ in range(2))
@@ -270,9 +270,9 @@ def peak(device: str, precision: str) -> float:
 
 
 def operations(name: str, given: Any) -> float:
-    """Return the operations of a step a frame: three times those of the forward pass.
+    """Return the operations of a step per frame: three times those of the forward pass.
 
-    PyTorch's counter takes the backward pass of grouped convolutions for that of dense ones, so it does not count it.
+    The backward pass is not counted itself, because PyTorch's counter treats grouped convolutions in it as dense ones.
     """
     size = 64 if name == "demo" else given.size
     kind: dict[str, Any] = {"image": "convnet"} if name == "demo" else {"image": "timm", "image_model": name}
@@ -283,7 +283,7 @@ def operations(name: str, given: Any) -> float:
 
 
 def loader_rate(store: EpisodeStore, batch: int) -> float:
-    """Return frames a processor second of batches without a model."""
+    """Return the frames per processor second of loading batches without a model."""
     objective = DecisionNCET(DualEncoder(EncoderConfig(image_size=64, embed_dim=8)), DecisionNCEConfig())
     sampler = Sampler(store, objective.sampling().bind(store), batch_size=batch, seed=0)
     sampler[0]

@@ -1,9 +1,9 @@
-"""The files of the package that a common call enters, counted by a call trace.
+"""Number of files of the package that a common call enters, from a trace of its function calls.
 
     python benchmarks/trips.py
 
-Counted after import: files whose functions are called, `__init__.py`, `errors.py` and `config.py` aside.
-`changes` is the number of calls that enter another file than the call before.
+Files whose functions are called after import are counted, except `__init__.py`, `errors.py` and `config.py`. `changes`
+is the number of calls that enter a different file from the call before.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def reward(folder: Path) -> dict[str, Any]:
 
 
 def td_infonce_update() -> dict[str, Any]:
-    """Trace one update of TD InfoNCE on a batch that is there."""
+    """Trace one update of TD InfoNCE on a batch in memory."""
     widths = {"observation": 10, "action": 4, "next_observation": 10, "next_goal": 3, "random_goal": 3}
     batch = {key: torch.randn(8, width).tanh() for key, width in widths.items()}
     agent = TDInfoNCE(TDInfoNCEConfig(hidden=(16, 16)), Spaces(observation=(10,), goal=(3,), action=4))
@@ -80,7 +80,7 @@ def td_infonce_update() -> dict[str, Any]:
 
 
 def decisionnce_t_step() -> dict[str, Any]:
-    """Trace one batch of DecisionNCE-T from its episodes and the update on it."""
+    """Trace the loading of one batch of DecisionNCE-T and the update on it."""
     rng = np.random.default_rng(0)
     episodes = [
         Episode(

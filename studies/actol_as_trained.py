@@ -2,9 +2,9 @@
 
     python -m studies.actol_as_trained --out runs/actol_as_trained
 
-Embeddings are free parameters: of every video the first and the last frame are held where they are, the frames
-between start at random and follow Adam on one form of the loss alone. Ten frames a video, sorted, sampled as in
-training. Lengths are shares of the distance between a video's two ends, and means over videos. The figure shows the
+Embeddings are free parameters. The first and the last frame of every video stay fixed; the frames between them start at
+random and are optimised by Adam on one form of the loss, without other terms. A video has ten sorted frames, sampled as
+in training. Lengths are shares of the distance between a video's two ends, and means over videos. The figure shows the
 first video.
 """
 
@@ -34,15 +34,15 @@ FORMS: dict[str, Loss] = {
 
 
 class ActolAsTrainedConfig(FrozenConfig):
-    """Free embeddings and their descent.
+    """Settings of the free embeddings and their optimisation.
 
     Attributes:
-        videos: B.
-        frames: T.
-        dimension: D.
-        steps: Gradient steps.
+        videos: Number of videos, B.
+        frames: Number of frames per video, T.
+        dimension: Dimension of the embeddings, D.
+        steps: Number of gradient steps.
         seed: Random seed of times and embeddings.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     videos: PositiveInt = 64
@@ -54,7 +54,7 @@ class ActolAsTrainedConfig(FrozenConfig):
 
 
 def actol_as_trained_study(config: ActolAsTrainedConfig, out: Path) -> Tree:
-    """Settle frames under every form and write `actol_as_trained.json`, `.svg` and `results.parquet`."""
+    """Optimise frames under every form and write `actol_as_trained.json`, `.svg` and `results.parquet`."""
     study = Study("AcTOL's bridge as trained", out, config)
     trials = [Trial(f"{n}", partial(measure, config, form), about={"form": form}) for n, form in enumerate(FORMS)]
     study.run(trials, config.processes)
@@ -64,7 +64,7 @@ def actol_as_trained_study(config: ActolAsTrainedConfig, out: Path) -> Tree:
 
 
 def measure(config: ActolAsTrainedConfig, form: str) -> Tree:
-    """Settle frames under one form of the loss."""
+    """Optimise frames under one form of the loss, and measure where they end."""
     B, T, D = config.videos, config.frames, config.dimension
     generator = torch.Generator().manual_seed(config.seed)
     times = torch.rand(B, 90, generator=generator).argsort(1)[:, :T].sort(1).values
@@ -75,7 +75,7 @@ def measure(config: ActolAsTrainedConfig, form: str) -> Tree:
 
 
 def settle(loss: Loss, ends: Tensor, start: Tensor, times: Tensor, steps: int) -> Tensor:
-    """Return frames [B, T, D] after descent on those between the ends."""
+    """Return frames [B, T, D] after optimising the frames between the ends."""
     inside = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([inside], lr=0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

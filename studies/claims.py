@@ -1,4 +1,4 @@
-"""The central claims of the five papers beside our tests of them: the table of `docs/results/index.md`."""
+"""The central claims of the five papers and our tests of them: the table of `docs/results/index.md`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEN = "training videos: identification"
 
 
 def _learned(study: str, *rows: str) -> Gate:
-    """Every row ranks its training videos' own instruction first in nine of ten."""
+    """Return a gate: every row ranks the right instruction first for nine of ten training videos."""
     runs = [run for run in kept(f"rewards_{study}")["rows"] if run["row"] in rows]
     learned = {row: np.mean([run["groups"][SEEN]["accuracy"] for run in runs if run["row"] == row]) for row in rows}
     least = min(learned.values())
@@ -39,9 +39,10 @@ def _less(study: str, row: str, baseline: str, key: str) -> Differences:
 
 
 def _two_actions(study: str, row: str, baseline: str) -> Differences:
-    """Return differences in the share of clips of two actions where all is right (`rewards.measures.two_actions`).
+    """Return differences in the share of clips of two actions with correct rewards (`rewards.measures.two_actions`).
 
-    The first instruction's reward peaks between the actions and falls after, and the second's rises.
+    They are correct if the first instruction's reward peaks between the actions and then falls, and the second
+    instruction's reward rises.
     """
 
     def shares(name: str) -> Differences:
@@ -53,13 +54,13 @@ def _two_actions(study: str, row: str, baseline: str) -> Differences:
 
 
 def _padding_costs_less(key: str) -> Differences:
-    """The change that padded training clips bring AcTOL, minus the one they bring DecisionNCE-T."""
+    """Return AcTOL's change due to padded training clips, minus the change of DecisionNCE-T."""
     own, other = (_less("padding", f"{row}, padded 0.6", row, key) for row in ("actol", "decisionnce_t"))
     return own - other
 
 
 def _less_data(baseline: str, data: str = "episodes", steps: str = "decayed") -> Differences:
-    """Logarithms of how many times less data TD InfoNCE needs than a baseline for the baseline's last error."""
+    """Return log(n / m), where TD InfoNCE needs m samples to reach the error that a baseline reaches with n."""
     found = kept("occupancy", summarise_occupancy)["advantages"][data][steps][baseline]
     logs: Differences = np.log(np.array(found["per_seed"]))[:, None]
     return logs
@@ -100,7 +101,7 @@ def _fewshot(result: str, row: str, baseline: str) -> Differences:
 
 
 def _tellable(result: str, baseline: str = "scratch") -> Gate:
-    """No task is failed or solved always by the baseline, so that a difference can be seen."""
+    """Return a gate: the baseline solves every task sometimes but not always, so that differences can be measured."""
     own = fewshot_scores(kept(result, summarise_fewshot)["table"])["last"][baseline].mean(0)
     low, high = own.min(), own.max()
     name = "from scratch" if baseline == "scratch" else baseline
@@ -138,7 +139,7 @@ def _joins(study: str, row: str, baseline: str) -> Differences:
 
 
 def _joinable(study: str, *pair: str) -> Gate:
-    """Cloning fails between the parts, and one of the two methods leaves the floor there."""
+    """Return a gate: cloning fails between the maze's parts, and at least one of the two methods does not."""
     rows = _agents(study)
     cloned, best = rows["gcbc"]["success"]["mean"], max(rows[row]["success"]["mean"] for row in pair)
     text = f"GCBC arrives in {cloned:.2f} (below .3), the better of the two in {best:.2f} (at least .3)"
@@ -146,7 +147,7 @@ def _joinable(study: str, *pair: str) -> Gate:
 
 
 def _loses_less() -> Differences:
-    """What corrupted observations cost QRL, minus what they cost TD InfoNCE."""
+    """Return QRL's loss of success due to corrupted observations, minus TD InfoNCE's loss."""
     rows, clean = _agents("fetch_reach_corrupted"), _agents("fetch_reach_matched")
     success = {name: np.array(one["success"]["values"]) for name, one in (clean | rows).items()}
     lost = {"TD": success["TD, its own actor"] - success["TD, corrupted"]}

@@ -1,9 +1,9 @@
-"""Which settings make a small diffusion policy learn: one change at a time, on Lift, from poses or from images.
+"""The settings under which a small diffusion policy learns, changed one at a time, on Lift, from poses or images.
 
     python -m studies.diffusion_gate --preset state --out runs/diffusion_gate_state --keep diffusion_gate_state
 
-Records demonstrations with the scripted expert, trains every row with every seed, and rolls each policy out in unseen
-scenes under each way of acting that its row names.
+The study records demonstrations with the scripted expert, trains every row with every seed, and rolls each policy out
+in unseen scenes, with each way of acting that its row names.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Row(FrozenConfig):
     """A row of the table.
 
     Attributes:
-        data: Name of its demonstrations.
+        data: Name of the demonstrations.
         changes: Keys of the recipe that differ from `training`.
-        acting: Ways of acting that it is rolled out with.
+        acting: Names of the ways of acting with which the policy is rolled out.
     """
 
     data: str
@@ -45,16 +45,16 @@ class DiffusionGateConfig(FrozenConfig):
 
     Attributes:
         task: A task of robosuite.
-        data: Name of demonstrations -> settings of `collect robosuite`.
+        data: Settings of `collect robosuite`, by the name of the demonstrations.
         recipe: The recipe.
         training: Keys of the recipe that all rows share.
-        rows: Name -> the row.
-        acting: Name -> arguments of `DiffusionPolicy.acting`.
+        rows: The rows by name.
+        acting: Arguments of `DiffusionPolicy.acting`, by the name of the way of acting.
         seeds: Seeds of training.
         episodes: Unseen scenes, the same ones for every policy.
-        envs: Simulations side by side.
+        envs: Number of parallel simulations.
         seed: Random seed of the scenes.
-        processes: Policies that are trained at once.
+        processes: Number of policies that are trained in parallel.
     """
 
     task: str = "Lift"
@@ -112,7 +112,7 @@ def measure(config: DiffusionGateConfig, out: Path, name: str, seed: int) -> Tre
 
 
 def summary(rows: Rows) -> list[Tree]:
-    """Return one line a row and way of acting: scenes solved over all seeds, and errors of the sampled actions."""
+    """Return, for each row and way of acting, the scenes solved over all seeds and the errors of sampled actions."""
     lines = []
     for name in dict.fromkeys(row["row"] for row in rows):
         own = sorted((row for row in rows if row["row"] == name), key=lambda row: row["seed"])

@@ -1,11 +1,11 @@
-"""A real EPIC-KITCHENS-100 clip through the official layout: read, embedded, a curve.
+"""A real EPIC-KITCHENS-100 clip in the official layout is read, embedded and scored.
 
     python -m studies.epic_clip --data=EPIC_SAMPLE --runs=runs/metaworld_rewards/runs --out runs/epic_clip
 
-The sample holds official annotation files and the frames of one action narrated "open microwave". They are laid out as
-the data set is published, opened with `open_dataset`, and scored by the Meta-World encoders under that narration and
-two others. The action's own row is not among the validation annotations, so one is written in their columns. These
-encoders never saw a kitchen: that a curve comes out is the point, not its shape.
+The sample holds official annotation files and the frames of one action narrated "open microwave". The study writes them
+in the published layout, opens them with `open_dataset`, and scores them by the Meta-World encoders under that narration
+and two others. The validation annotations have no row for this action, so a row is written with the same columns. The
+encoders were not trained on kitchens: the study shows that the pipeline works, and the curve's shape means nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def score(config: EpicClipConfig, seed: int) -> Tree:
 
 
 def lay_out(sample: Path, root: Path) -> Path:
-    """Lay frames out officially: ROOT/EPIC_100_train.csv and ROOT/PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg."""
+    """Write the official layout: ROOT/EPIC_100_train.csv and ROOT/PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg."""
     frames = sorted((sample / "frames").glob("frame_*.jpg"))
     start, stop = (frame.stem.removeprefix("frame_").lstrip("0") for frame in (frames[0], frames[-1]))
     header = (sample / "EPIC_100_validation.csv").read_text().splitlines()[0]

@@ -2,7 +2,7 @@
 
     python -m studies.experts --preset robosuite --out runs/robosuite_experts
 
-Seeds are apart from those that the planners' settings were chosen on and from those of collected data.
+Seeds differ from those on which the planners' settings were chosen, and from those of collected data.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ExpertsConfig(FrozenConfig):
 
     Attributes:
         suite: `dmc`, `robosuite`, or `lcbc`, the suites of language-conditioned cloning.
-        tasks: Task names, of `lcbc` as `SUITE/TASK`; all with an expert by default.
-        episodes: Episodes a task.
+        tasks: Task names, for `lcbc` as `SUITE/TASK`; by default all tasks with an expert.
+        episodes: Number of episodes per task.
         noise: Standard deviations of Gaussian noise on scripted experts' actions.
         steps: Actions of a dm_control episode.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     suite: Literal["dmc", "robosuite", "lcbc"]
@@ -74,7 +74,7 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
 
 
 def _plan(name: str, episodes: int, steps: int) -> Tree:
-    """Plan with the true dynamics, and act by chance beside it."""
+    """Plan with the true dynamics, and for comparison act at random."""
     from counterpoint.envs.dmc.collect import DMCActor
     from counterpoint.envs.dmc.env import DMCEnv
     from counterpoint.envs.dmc.planner import planner_config
@@ -107,7 +107,7 @@ def _plan(name: str, episodes: int, steps: int) -> Tree:
 
 
 def _robosuite(tasks: Sequence[str]) -> list[str]:
-    """Return the names of robosuite tasks with their robots, or of all, as `make_env` takes them."""
+    """Return the names of robosuite tasks (by default all) with their robots, as `make_env` takes them."""
     from counterpoint.envs.robosuite.env import ROBOTS, resolve_robosuite, robosuite_name
 
     every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
@@ -115,7 +115,7 @@ def _robosuite(tasks: Sequence[str]) -> list[str]:
 
 
 def _script(name: str, noise: float, episodes: int) -> Tree:
-    """Run a scripted expert; an episode's result is the action after which it succeeded."""
+    """Run a scripted expert; an episode's result is the number of the action after which it succeeded."""
     task: Any = make_env(name, cameras=[], **env_options(suite_of(name)))
 
     def solved_after(seed: int) -> int | None:

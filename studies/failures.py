@@ -1,8 +1,8 @@
-"""Success detection against recorded failures: keeps the numbers of one `counterpoint compare`.
+"""Success detection on recorded failures: stores the numbers of one run of `counterpoint compare`.
 
     python -m studies.failures runs/compared/compare.json
 
-The videos are of scripted experts with noise of deviation 1 on their actions, cut after 120 steps.
+The videos show scripted experts with noise of standard deviation 1 on their actions, and end after 120 steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METRICS = {name: name for name in COLUMNS} | {"kendall_tau_b": "ranking_tau_b"}
 
 
 def keep(path: Path) -> None:
-    """Write a comparison, `compare.json`, into the result file: a row a reward, [value, low, high, n] a number."""
+    """Write a comparison, `compare.json`, to the result file: one row per reward, [value, low, high, n] per number."""
     found = Comparison.from_json(path.read_text())
     rows = []
     for row in found.rows:

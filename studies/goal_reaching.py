@@ -1,10 +1,10 @@
-"""Goal-reaching agents side by side (TD InfoNCE, Fig. 2, Appendix E.1), through the command line, several seeds each.
+"""Comparison of goal-reaching agents (TD InfoNCE, Fig. 2, Appendix E.1) with several seeds, by the command line.
 
 python -m studies.goal_reaching --preset fetch_reach_matched --out runs/fetch_reach_matched
 
-`holding` measures why a policy stays at its goal or does not: what the objective that trained it says, in nats, about
-standing still at a goal that is reached against moving away, and about moving towards a goal 0.1 m off against away.
-A perfect critic of a perfect policy says about -log gamma for every step that the way back takes.
+`holding` measures why a policy stays at its goal or leaves it. It compares values of the policy's training objective,
+in nats: standing still at a reached goal against moving away, and moving towards a goal at 0.1 m against moving away
+from it. For a perfect critic of a perfect policy, the difference is about -log gamma per step of the way back.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ SIGNALS = {
     "speed_at_goal": "speed at a reached goal",
     "spread_at_goal": "spread of actions at a reached goal",
 }
-"""What `holding` measures, with the titles of the tables."""
+"""Titles, in the tables, of the numbers that `holding` measures."""
 
 
 class Row(FrozenConfig):
     """One agent.
 
     Attributes:
-        recipe: The recipe that `counterpoint train` is given.
-        overrides: Its own keys.
+        recipe: The recipe for `counterpoint train`.
+        overrides: Keys of the recipe that this agent changes.
     """
 
     recipe: str
@@ -61,15 +61,15 @@ class GoalReachingConfig(FrozenConfig):
         env: The environment's id.
         rows: Agents by name.
         common: Overrides of every row.
-        grid: Further overrides of every row: key -> values, of which every combination is a row of its own.
-        pairs: Comparisons, name -> two rows: the first's success less the second's, seed by seed.
-        data: The data set of an offline study, of `counterpoint collect pointmaze --suite stitch`.
+        grid: Further overrides of every row, as values by key; every combination of values becomes a separate row.
+        pairs: Two rows for each named comparison: success of the first minus success of the second, seed by seed.
+        data: The data set of an offline study, recorded by `counterpoint collect pointmaze --suite stitch`.
         prepare: The `counterpoint` command that records the data set.
         seeds: Number of seeds.
-        first_seed: The first of them, so that settings are chosen on seeds that are not reported.
-        episodes: Episodes of the final evaluation, the same for every row and seed.
-        holding: Measure the agents' signals for staying at a goal (`holding`), where goals are positions of a gripper.
-        processes: Runs at a time.
+        first_seed: The first seed, so that settings can be chosen on seeds that are not reported.
+        episodes: Number of episodes of the final evaluation, the same ones for every row and seed.
+        holding: True to measure the agents' signals for staying at a goal (`holding`); goals must be gripper positions.
+        processes: Number of runs that run in parallel.
     """
 
     env: str
@@ -126,7 +126,7 @@ def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[
 
 
 def _flag(key: str, value: Any) -> list[str]:
-    """Return a key of a recipe as the command line takes it."""
+    """Return a key of a recipe with its value as a flag of the command line."""
     if isinstance(value, bool):
         section, _, name = key.rpartition(".")
         return [f"--{section}.{name}" if value else f"--{section}.no-{name}"]
@@ -160,7 +160,7 @@ def holding(saved: SavedAgent, *, episodes: int = 10, seed: int = 10_000) -> dic
 
     Args:
         saved: An agent of FetchReach, whose first three actions move the gripper.
-        episodes: Episodes that states are taken from, every fifth step.
+        episodes: Number of episodes whose states are used, at every fifth step.
         seed: Seed of the first episode.
 
     Returns:
@@ -216,9 +216,9 @@ def _counterpoint(arguments: list[str], log: Path) -> None:
 
 
 def summary(rows: Rows, about: Tree | None = None) -> Tree:
-    """Return `rows`: row -> each number's mean over seeds with its interval, and the `runs`, seed by seed.
+    """Return `rows`: for each row, each number's mean over seeds with its interval, and the `runs`, seed by seed.
 
-    Of a study with `pairs`, also `pairs`: name -> the differences of success, a number a seed.
+    For a study with `pairs`, the result also has `pairs`: the differences of success by name, one number per seed.
     """
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
@@ -244,7 +244,7 @@ def summary(rows: Rows, about: Tree | None = None) -> Tree:
 
 
 def curves_figure(found: Tree, steps_of: str = "environment steps") -> Any:
-    """Return success over training, the mean of the seeds over their range, from what `summary` returned."""
+    """Return a figure of success over training, with mean and range of the seeds, from the result of `summary`."""
     figure, ((panel,),) = panels(1, 1, 5.6, 3.4)
     rows = {name: row for name, row in found["rows"].items() if all(run["curve"] for run in row["runs"])}
     for (name, row), colour, style in zip(rows.items(), COLOURS, cycle(("-", "--", "-.", ":")), strict=False):

@@ -2,9 +2,9 @@
 
     python -m studies.gradient_by_length --data=runs/demo-data --runs=runs/metaworld_rewards/runs --out runs/lengths
 
-For each length m, batches of 32 segments of exactly m steps, and the norm of the loss's gradient with respect to the
-text tower's projection, at random weights and at the end of training (the runs of `studies.metaworld_rewards`). The
-appendix argues that it grows with m, since o_{n+m} and o_n then differ more.
+For each length m, batches of 32 segments of exactly m steps are drawn. The study measures the norm of the loss's
+gradient with respect to the text tower's projection, at random weights and at the end of training (the runs of
+`studies.metaworld_rewards`). The appendix argues that this norm grows with m, since o_{n+m} and o_n then differ more.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class GradientByLengthConfig(RunsConfig):
     """Lengths and encoders.
 
     Attributes:
-        lengths: m, in steps.
-        batches: Batches a length.
+        lengths: Lengths of segments, m, in steps.
+        batches: Number of batches per length.
     """
 
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
@@ -47,14 +47,14 @@ class GradientByLengthConfig(RunsConfig):
 
 @dataclass(frozen=True)
 class OfLength:
-    """A segment of exactly m steps, its start uniform."""
+    """A segment of exactly m steps with a uniformly drawn start."""
 
     steps: int
     count: ClassVar[int] = 2
 
     @property
     def min_length(self) -> int:
-        """Smallest number of frames of an episode."""
+        """Minimum number of frames of an episode."""
         return self.steps + 1
 
     def __call__(self, lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -81,7 +81,7 @@ def gradient_by_length_study(config: GradientByLengthConfig, out: Path) -> Tree:
 
 
 def measure(config: GradientByLengthConfig, loss: str, weights: str, seed: int) -> Tree:
-    """Return the mean norm of the gradient in the text projection, one value a length."""
+    """Return the mean norm of the gradient in the text projection, one value per length."""
     recipe = demo_recipe()
     torch.manual_seed(seed)
     trained = Path(config.runs) / run_name(loss, seed)

@@ -20,11 +20,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Episodes of one length.
+    """E episodes of equal length T.
 
     Attributes:
-        states: [E, T + 1], the last one included.
-        actions: [E, T].
+        states: The states, [E, T + 1], including the last one.
+        actions: The actions, [E, T].
     """
 
     states: NDArray[np.int16]
@@ -32,7 +32,7 @@ class Rollouts:
 
     @property
     def length(self) -> int:
-        """Transitions an episode, T."""
+        """Number of transitions per episode, T."""
         return int(self.actions.shape[1])
 
 
@@ -41,8 +41,8 @@ class GridWorld:
     """A grid of cells numbered row by row from the top left; a move into a wall changes nothing.
 
     Args:
-        width: Columns, at least one.
-        height: Rows, at least one.
+        width: Number of columns, at least one.
+        height: Number of rows, at least one.
     """
 
     width: int = 5
@@ -88,15 +88,15 @@ class GridWorld:
     def exact_occupancy(self, policy: Float[Reals, "S A"], discount: float) -> Float[Reals, "S A S"]:
         """Return the discounted occupancy measure of a policy, in closed form (Zheng et al., 2024, Eq. 3).
 
-        p(s+ | s, a) = (1 - gamma) sum over t >= 1 of gamma^(t-1) Pr(s_t = s+ | s_0 = s, a_0 = a), that is
-        (1 - gamma) P (I - gamma P_pi)^-1: the present state counts only if the agent comes back to it.
+        p(s+ | s, a) = (1 - gamma) sum over t >= 1 of gamma^(t-1) Pr(s_t = s+ | s_0 = s, a_0 = a), which equals
+        (1 - gamma) P (I - gamma P_pi)^-1. The present state counts only if the agent returns to it.
 
         Args:
             policy: pi(a | s), rows summing to 1.
             discount: gamma, 0 <= gamma < 1.
 
         Raises:
-            BadInputError: When rows of the policy do not sum to 1 or the discount is out of range.
+            BadInputError: If rows of the policy do not sum to 1 or the discount is out of range.
         """
         ok = policy.shape == (self.states, self.actions) and np.allclose(policy.sum(axis=1), 1.0)
         found = f"shape {policy.shape}, row sums {policy.sum(axis=-1).round(3).tolist()[:3]}..."
@@ -113,12 +113,12 @@ class GridWorld:
         """Record `count` transitions of the uniform policy, cut into episodes or as one trajectory.
 
         Args:
-            count: Transitions in all, a multiple of `episode_length`.
+            count: Total number of transitions, a multiple of `episode_length`.
             seed: Random seed of starts and actions.
-            episode_length: Transitions an episode; `None` for one trajectory that is never cut.
+            episode_length: Number of transitions per episode; `None` for one trajectory that is never cut.
 
         Raises:
-            BadInputError: When `count` is no multiple of `episode_length`.
+            BadInputError: If `count` is not a multiple of `episode_length`.
         """
         length = count if episode_length is None else episode_length
         nearest = max(1, count // max(1, length)) * max(1, length)
@@ -133,9 +133,9 @@ class GridWorld:
     def _follow(self, starts: NDArray[np.int16], actions: NDArray[np.int16]) -> NDArray[np.int16]:
         """Return the states [E, T + 1] under actions [E, T] that do not depend on the state.
 
-        A long episode is cut into stretches of about sqrt(T) steps. Each is first walked from every state at
-        once; those maps, applied one after another, give the first state of every stretch; then all are
-        walked side by side. The loops are over sqrt(T) steps, not T.
+        A long episode is cut into stretches of about sqrt(T) steps. For each stretch, the map from every first state to
+        the last state is computed. Applied one after another, these maps give the first state of every stretch. Then
+        all stretches are computed in parallel. The loops are over sqrt(T) steps, not T.
         """
         episodes, T = actions.shape
         stretch = max(1, int(np.ceil(np.sqrt(T)))) if T > 1000 else T

@@ -1,8 +1,8 @@
-"""The harness of every study: a grid of trials, run side by side and resumed trial by trial, read back as rows.
+"""The harness of every study: runs a grid of trials in parallel, resumes after the finished ones, and returns rows.
 
 study = Study("few-shot policies", out, config)
 study.run([Trial("scratch-hammer-0", partial(clone_one, ...), steps, {"row": "scratch", "seed": 0}), ...], processes=2)
-study.finish("fewshot", summary(study.rows()))      # fewshot.json, and results.parquet with one row a trial
+study.finish("fewshot", summary(study.rows()))      # fewshot.json, and results.parquet with one row per trial
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ RESAMPLES = 4000
 RESULTS = Path(__file__).parent / "results"
 """Result files that the documentation reads."""
 ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
-"""The characters of a name that trials are called by."""
+"""The characters that are allowed in the name of a trial."""
 COSTS = {"core_hours": "core-hours", "gpu_hours": "hours of a GPU"}
-"""Keys of a preset that state what it takes, with their units."""
+"""Keys of a preset that state its cost, with their units."""
 
 
 def file_name(*parts: str | int) -> str:
-    """Join the parts of a trial's name to a file's name."""
+    """Return the file name of a trial from the parts of its name."""
     return "-".join(str(part).replace("/", "-").replace(" ", "_") for part in parts)
 
 
 def check_names(groups: Iterable[Iterable[Sequence[str]]]) -> None:
-    """Refuse names with other characters than `ALLOWED`, and parts of one group that would share a file.
+    """Raise an error for names with characters other than `ALLOWED`, and for names of a group that share a file.
 
     Raises:
-        ValueError: Naming the first.
+        ValueError: If there is such a name; the message has the first one.
     """
     for group in groups:
         taken: dict[str, Sequence[str]] = {}
@@ -78,10 +78,10 @@ def check_names(groups: Iterable[Iterable[Sequence[str]]]) -> None:
 
 
 def refuse_keys(tree: Mapping[str, Any], keys: Mapping[str, str], where: str) -> None:
-    """Refuse keys, dotted or nested, that a study fills in itself.
+    """Raise an error for keys, dotted or nested, that a study sets itself.
 
     Raises:
-        ValueError: Naming the key, with the reason.
+        ValueError: If there is such a key; the message has the key and the reason.
     """
     for dotted, why in keys.items():
         node: Any = tree
@@ -97,10 +97,10 @@ class Trial:
     """One trial of a study.
 
     Attributes:
-        name: Name of its result's file.
-        run: Returns the result, as JSON values. It is pickled, so it is a `partial` of a module's function.
-        weight: Units of the progress bar, such as gradient steps.
-        about: Columns that identify the trial, kept beside its result.
+        name: Name of the file with the trial's result.
+        run: Function that returns the result as JSON values; picklable, such as a `partial` of a module's function.
+        weight: Number of units of the progress bar, such as gradient steps.
+        about: Columns that identify the trial, stored with its result.
     """
 
     name: str
@@ -114,12 +114,12 @@ class Study:
 
     Args:
         title: Name of the study in messages and on the progress bar.
-        out: The folder. One that an interrupted run left is continued.
-        config: The configuration; the same one must be given to continue.
-        free: Dotted keys of the configuration that may change on continuing.
+        out: The folder. If it belongs to an interrupted run, the run is resumed.
+        config: The configuration; a resumed run needs the same one.
+        free: Dotted keys of the configuration that a resumed run may change.
 
     Raises:
-        BadInputError: When the folder holds something else or another configuration.
+        BadInputError: If the folder holds something else or another configuration.
     """
 
     def __init__(self, title: str, out: Path, config: FrozenConfig, *, free: Collection[str] = ("processes",)) -> None:
@@ -148,23 +148,23 @@ class Study:
         """Return the result of a finished trial, with `seconds` and `processor_seconds`.
 
         Raises:
-            BadInputError: When the file is damaged.
+            BadInputError: If the file is damaged.
         """
         return read_result(self.out, name)
 
     def check(self, trials: Sequence[Trial]) -> None:
-        """Read the results of all finished trials, so that a damaged one is reported before anything runs."""
+        """Read the results of all finished trials, so that a damaged file is reported before anything runs."""
         for trial in trials:
             if self.path(trial.name).exists():
                 self.read(trial.name)
 
     def run(self, trials: Sequence[Trial], processes: int = 1) -> None:
-        """Run the trials that have no result yet, in order and several at once.
+        """Run the trials that have no result yet, in order, several in parallel.
 
-        Every trial uses one torch thread, so that its numbers do not depend on what runs beside it.
+        Every trial uses one torch thread, so that its numbers do not depend on the other trials.
 
         Raises:
-            BadInputError: When a worker process was killed.
+            BadInputError: If a worker process was killed.
         """
         left = [trial for trial in trials if not self.path(trial.name).exists()]
         total, waiting = sum(trial.weight for trial in trials), sum(trial.weight for trial in left)
@@ -186,17 +186,17 @@ class Study:
                 raise BadInputError(self.title, "a worker process that was killed", "running workers", hint) from None
 
     def rows(self) -> list[Tree]:
-        """Return one row a finished trial: `trial`, its columns, the result's keys and the times."""
+        """Return one row per finished trial: `trial`, its columns, the result's keys and the times."""
         names = sorted(path.stem for path in (self.out / "trials").glob("*.json"))
         return [{"trial": name, **self.read(name)} for name in names]
 
     def finish(self, name: str, result: Tree, text: str | None = None, facts: Tree | None = None) -> Tree:
-        """Write `results.parquet` (one row a trial), NAME.json and, where there is a text, NAME.md.
+        """Write `results.parquet` (one row per trial), NAME.json and, if there is a text, NAME.md.
 
         Args:
             name: Name of the files.
             result: The summary of the rows.
-            text: The tables.
+            text: The tables in Markdown.
             facts: Facts about all trials, such as the data's fingerprint.
 
         Returns:
@@ -213,7 +213,7 @@ class Study:
 
 
 def write_rows(path: Path, rows: Sequence[Tree], about: Tree) -> None:
-    """Write a parquet of rows, lists and trees as JSON, and `about` in its metadata."""
+    """Write rows as a Parquet file, with lists and trees as JSON, and `about` in the file's metadata."""
     keys = dict.fromkeys(key for row in rows for key in row)
     nested = sorted({key for row in rows for key, value in row.items() if isinstance(value, list | dict)})
     flat = [
@@ -231,7 +231,7 @@ def write_rows(path: Path, rows: Sequence[Tree], about: Tree) -> None:
 
 
 def read_rows(path: Path) -> tuple[list[Tree], Tree]:
-    """Return the rows of a parquet that `write_rows` wrote, without empty cells, and what it says about them."""
+    """Return the rows of a file written by `write_rows`, without empty cells, and its `about`."""
     table = pq.read_table(path, page_checksum_verification=True)
     about = json.loads(table.schema.metadata[b"counterpoint"])
     nested = about.pop("nested")
@@ -240,7 +240,7 @@ def read_rows(path: Path) -> tuple[list[Tree], Tree]:
 
 
 def _run(trial: Trial, path: Path, logs: Path) -> int:
-    """Run one trial, log its output to a file, and write its result whole."""
+    """Run one trial, log its output to a file, and write its result atomically."""
     wall, processor, threads = time.perf_counter(), _processor_time(), torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # fading moments of Adam would be slow otherwise
@@ -257,7 +257,7 @@ def _run(trial: Trial, path: Path, logs: Path) -> int:
 
 
 def _processor_time() -> float:
-    """Return the seconds of processor time that this process and the ended ones which it started have used."""
+    """Return the processor time of this process and of its ended child processes, in seconds."""
     return sum(os.times()[:4])
 
 
@@ -280,7 +280,7 @@ def read_result(out: Path, name: str) -> Tree:
 
 
 def last_metrics(run: Path) -> dict[str, dict[str, float]]:
-    """Return split -> the last line of numbers in a run's folder."""
+    """Return, for each split, the last line of numbers in a run's folder."""
     last: dict[str, dict[str, float]] = {}
     for line in (run / "metrics.jsonl").read_text().splitlines():
         numbers = json.loads(line)
@@ -289,7 +289,7 @@ def last_metrics(run: Path) -> dict[str, dict[str, float]]:
 
 
 def presets(study: str) -> dict[str, Tree]:
-    """Return the presets of a study by name: `studies/STUDY/presets.toml`, or its part of `studies/presets.toml`."""
+    """Return a study's presets by name, from `studies/STUDY/presets.toml` or its part of `studies/presets.toml`."""
     folder = Path(__file__).parent
     own = folder / study / "presets.toml"
     found: Tree = tomllib.loads((own if own.exists() else folder / "presets.toml").read_text())
@@ -297,10 +297,10 @@ def presets(study: str) -> dict[str, Tree]:
 
 
 def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Return a preset of a study with overrides; a preset with the key `base` changes another one.
+    """Return a preset of a study with overrides; a preset with the key `base` extends another preset.
 
     Raises:
-        BadInputError: When the preset or a key is unknown.
+        BadInputError: If the preset or a key is unknown.
     """
     known = presets(study)
 
@@ -314,7 +314,7 @@ def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[st
 
 
 def cost(study: str, preset: str) -> str:
-    """Return what a preset takes without overrides, in core-hours or hours of a GPU."""
+    """Return the cost of a preset without overrides, in core-hours or hours of a GPU."""
     own = presets(study)[preset]
     return " and ".join(f"{own[key]:g} {unit}" for key, unit in COSTS.items() if key in own) or "unknown hours"
 
@@ -332,8 +332,8 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
     """Run a study from the command line: `--preset NAME --out FOLDER [--ray] --KEY=VALUE ...`.
 
     Args:
-        name: Name of the study. The annotation of its first argument is the kind of its presets.
-        arguments: Words of the command line; the process's own by default.
+        name: Name of the study. The annotation of its function's first argument is the type of its presets.
+        arguments: Words of the command line; by default those of this process.
 
     Raises:
         SystemExit: With code 2 after bad input.
@@ -359,7 +359,7 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def on_ray(address: str, processes: int) -> Iterator[None]:
-    """Run trials by joblib's backend `ray`, on a cluster that shares the results' folder; errors as `ray_cluster`."""
+    """Run trials by joblib's backend `ray` on a cluster with a shared results' folder; for errors see `ray_cluster`."""
     with ray_cluster(None if address == "local" else address, processes):
         from ray.util.joblib.ray_backend import RayBackend
 
@@ -371,7 +371,7 @@ def on_ray(address: str, processes: int) -> Iterator[None]:
 
 
 def _overrides(arguments: Sequence[str]) -> Tree:
-    """Read `--key=value`; a value that is no JSON is a string."""
+    """Read arguments `--key=value`; a value that is not JSON is a string."""
     found: Tree = {}
     for argument in arguments:
         key, equals, text = argument.removeprefix("--").partition("=")
@@ -391,7 +391,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def aggregates(matrices: Scores, *, reps: int = 2000, seed: int = 0) -> dict[str, dict[str, dict[str, float]]]:
-    """Return row -> `iqm` and `mean` over tasks and seeds, with 95 % intervals of the stratified bootstrap.
+    """Return, for each row, `iqm` and `mean` over tasks and seeds, with 95 % intervals of the stratified bootstrap.
 
     Runs are resampled within each task (Agarwal et al., NeurIPS 2021).
     """
@@ -407,7 +407,7 @@ def aggregates(matrices: Scores, *, reps: int = 2000, seed: int = 0) -> dict[str
 
 
 def improvements(matrices: Scores, reference: str, *, reps: int = 2000, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Return row -> probability that a run of `reference` is better than one of that row; ties count half."""
+    """Return, for each row, the probability that a run of `reference` is better than one of it; ties count half."""
     from rliable import metrics
 
     pairs = {row: (matrices[reference], other) for row, other in matrices.items() if row != reference}
@@ -439,16 +439,16 @@ def _as_array(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
 
 @cache
 def kept(name: str, summarise: Callable[[Rows, Tree], Tree] | None = None) -> Tree:
-    """Return a kept result: what NAME.parquet says of its rows, with their summary or, without one, the `rows`."""
+    """Return a stored result: the `about` of NAME.parquet with a summary of its rows, or else with the `rows`."""
     rows, about = read_rows(RESULTS / f"{name}.parquet")
     seconds = round(sum(row.get("processor_seconds") or 0 for row in rows))
     return {**about, "processor_seconds": seconds, **(summarise(rows, about) if summarise else {"rows": rows})}
 
 
 def over_seeds(values: Sequence[float], *, share: bool = False) -> Tree:
-    """Return the mean over seeds with its t interval, beside the value of every seed.
+    """Return the mean over seeds with its t interval, and the value of every seed.
 
-    The ends are `None` for one seed, and the mean too where a value is not defined.
+    The interval's ends are `None` for one seed. The mean is also `None` if a value is not defined.
     """
     if not np.isfinite(values).all():
         return {"mean": None, "low": None, "high": None, "values": [v if np.isfinite(v) else None for v in values]}
@@ -460,11 +460,11 @@ def over_seeds(values: Sequence[float], *, share: bool = False) -> Tree:
 def paired(differences: Differences, *, seed: int = 0) -> Estimate:
     """Return the mean of paired differences with the wider of two intervals.
 
-    One is Student's over seeds, of each seed's mean over tasks; the other resamples seeds and tasks (percentile
-    bootstrap). Episodes are never pooled.
+    The first is Student's interval over seeds, of each seed's mean over tasks. The second is a percentile bootstrap
+    that resamples seeds and tasks. Episodes are never pooled.
 
     Args:
-        differences: One number a seed and task; a single seed has no interval.
+        differences: One number per seed and task; a single seed has no interval.
         seed: Random seed of the resamples.
     """
     S, T = differences.shape
@@ -478,13 +478,13 @@ def paired(differences: Differences, *, seed: int = 0) -> Estimate:
 
 
 def number(value: float | None, digits: int = 2, empty: str = "") -> str:
-    """Return a number with so many decimals, or `empty` for none."""
+    """Return a number as text with `digits` decimals; `empty` for `None`."""
     # The last bits of a mean depend on numpy's version, and must not decide how a half is rounded.
     return empty if value is None else f"{round(value, 12):.{digits}f}"
 
 
 def estimate(found: Mapping[str, Any] | None, digits: int = 2, *, share: bool = False) -> str:
-    """Return a number with its interval, which stays in [0, 1] for a share."""
+    """Return a number with its interval as text; the interval of a share stays in [0, 1]."""
     value = (
         next((found[key] for key in ("value", "mean", "score", "probability") if key in found), None) if found else None
     )
@@ -497,5 +497,5 @@ def estimate(found: Mapping[str, Any] | None, digits: int = 2, *, share: bool = 
 
 
 def seeds(values: Sequence[float], digits: int = 2) -> str:
-    """Return the number of every seed."""
+    """Return the numbers of all seeds as text."""
     return ", ".join(number(value, digits) for value in values)

@@ -3,10 +3,11 @@
     python -m studies.importance_weight_rows --out runs/importance_weight_rows
 
 Algorithm 1 and Eq. 17 print W = N softmax; the authors' code drops the N. With rows of W that sum to m, the loss
-(1 - gamma) CE(F, s') + gamma CE(F, W) is least where softmax(F) is proportional to its labels, so that one exact step
-from the occupancy C is C <- ((1 - gamma) P + gamma m P C) / (1 - gamma + gamma m). Each m is iterated from uniform
-until nothing changes, and compared (mean absolute difference over all pairs of states) with the true occupancy
-(1 - gamma) P (I - gamma P)^-1 and with that of gamma' = gamma m / (1 - gamma + gamma m).
+(1 - gamma) CE(F, s') + gamma CE(F, W) is minimal if softmax(F) is proportional to its labels. One exact step from the
+occupancy C is therefore C <- ((1 - gamma) P + gamma m P C) / (1 - gamma + gamma m). For each m, this step is iterated
+from the uniform distribution until nothing changes. The result is compared (mean absolute difference over all pairs of
+states) with the true occupancy (1 - gamma) P (I - gamma P)^-1, and with the occupancy under the discount
+gamma' = gamma m / (1 - gamma + gamma m).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class ImportanceWeightRowsConfig(FrozenConfig):
     """Chains and row sums.
 
     Attributes:
-        states: States of a chain.
-        row_sums: m.
-        discount: gamma.
+        states: Number of states of a chain.
+        row_sums: Sums m of the rows of W.
+        discount: The discount, gamma.
         seeds: Number of chains.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     states: PositiveInt = 25
@@ -63,7 +64,7 @@ def measure(config: ImportanceWeightRowsConfig, row_sum: int) -> Tree:
 
 
 def random_chain(states: int, seed: int) -> Array:
-    """Return transition probabilities with rows of uneven, fourth-power uniform entries."""
+    """Return transition probabilities whose rows are uneven: fourth powers of uniform numbers, normalised."""
     moves = np.random.default_rng(seed).random((states, states)) ** 4
     return np.asarray(moves / moves.sum(1, keepdims=True))
 
@@ -80,7 +81,7 @@ def exact_iteration(moves: Array, discount: float, row_sum: float, *, tolerance:
         moves: p(s' | s).
         discount: gamma.
         row_sum: m.
-        tolerance: Greatest change of an entry at which iteration stops.
+        tolerance: Maximum change of an entry at which iteration stops.
     """
     occupancy = np.full(moves.shape, 1 / len(moves))
     while True:

@@ -1,4 +1,4 @@
-"""Interpolation of representations: does it pass the states on the way (TD InfoNCE, Appendix E.4, Fig. 13)?
+"""Interpolation of representations: does it visit the states on the way (TD InfoNCE, Appendix E.4, Fig. 13)?
 
     python -m studies.interpolation --out runs/interpolation
 
@@ -10,9 +10,10 @@ start to 1 at the goal::
     non-parametric   (1 - alpha) feat(s0) + alpha feat(g), and the validation state with the nearest feature (l2),
                      feat(s) = softmax_i phi(s) . phi(anchor_i)
 
-The paper prints alpha feat(s0) + (1 - alpha) feat(g), which runs from the goal to the start; here both run forwards.
-Its temperature is 1, so that features of unit vectors are nearly flat; only their differences matter. Encoders that
-were never trained are the floor, and a straight line in x and y, which uses no encoder, knows locations but no walls.
+The paper prints alpha feat(s0) + (1 - alpha) feat(g), which runs from the goal to the start; in this study both run
+from the start to the goal. The paper's temperature is 1, so features of unit vectors are nearly flat, and only their
+differences matter. There are two baselines: untrained encoders, and a straight line in x and y, which uses no encoder
+and ignores walls.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from studies.plots import INK, PALE, panels, save
 
 Reals = NDArray[np.floating[Any]]
 Encoder = Callable[[Reals, Reals], Reals]
-"""States [V, O] and one goal [G] to representations [V, D] of unit length."""
+"""A function that maps states [V, O] and one goal [G] to representations [V, D] of unit length."""
 TITLES = {"parametric": "parametric", "non_parametric": "non-parametric"}
 TITLES["straight_line"] = "straight line in x, y\n(no encoder)"
 NUMBERS = ("on_path", "monotone", "in_order", "covered")
@@ -54,16 +55,16 @@ class InterpolationConfig(FrozenConfig):
 
     Attributes:
         maze: Name of the point maze.
-        episodes: Episodes to train on.
-        val_episodes: Episodes whose states are interpolated among.
+        episodes: Number of training episodes.
+        val_episodes: Number of validation episodes, whose states the interpolation visits.
         overrides: Changes to the recipe `td_infonce`.
-        pairs: Number of starts and goals.
-        apart: Least distance of a start and its goal, in cells through the maze.
-        steps: Interpolated states, both ends included.
-        anchors: S, validation states that are anchors of the softmax features.
+        pairs: Number of pairs of a start and a goal.
+        apart: Minimum distance of a start and its goal, in cells through the maze.
+        steps: Number of interpolated states, including both ends.
+        anchors: Number of validation states that are anchors of the softmax features, S.
         untrained: Seeds of the agents that are not trained.
         seed: Random seed of the anchors and pairs.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     maze: str = "Medium"
@@ -152,18 +153,18 @@ def interpolate(
     Args:
         encode: The encoder.
         states: Validation states as the agent sees them; the first two numbers are x and y.
-        goals: The goal that means each of them: coordinates, or the whole state.
+        goals: For each state, the goal to reach it: coordinates, or the whole state.
         pairs: (start, goal), as indices of `states`, in different cells.
         maze: The maze.
-        steps: Interpolated states, both ends included.
-        anchors: S.
+        steps: Number of interpolated states, including both ends.
+        anchors: Number of anchors, S.
         seed: Random seed of the choice of anchors.
 
     Returns:
-        Of each method the means over pairs of `order_along_the_path`, and every pair's indices.
+        For each method, the numbers of `order_along_the_path` as means over pairs, and every pair's indices.
 
     Raises:
-        BadInputError: When a state lies in a wall, or a pair has one cell only.
+        BadInputError: If a state lies in a wall, or both states of a pair lie in one cell.
     """
     cells = maze.cells_of(states[:, :2])
     alphas = np.linspace(0, 1, steps)
@@ -192,10 +193,10 @@ def interpolate(
 def agent_encoder(agent: ContrastiveAgent) -> Encoder:
     """Return phi of a contrastive agent for the action that does nothing: zeros.
 
-    Twins are joined, scaled so that a cosine is the mean of the twins' cosines.
+    The twins' vectors are concatenated and scaled so that a cosine is the mean of the twins' cosines.
 
     Raises:
-        BadInputError: When the agent's actions are discrete or it sees images.
+        BadInputError: If the agent's actions are discrete or it sees images.
     """
     spaces = agent.spaces
     if spaces.discrete or len(spaces.observation) != 1 or len(spaces.goal) != 1:
@@ -215,7 +216,7 @@ def agent_encoder(agent: ContrastiveAgent) -> Encoder:
 
 
 def untrained(agent: ContrastiveAgent, seed: int) -> ContrastiveAgent:
-    """Return a fresh agent of the same build: the floor of what interpolation finds."""
+    """Return an untrained agent with the same settings, as a baseline of the interpolation."""
     return type(agent)(agent.config, agent.spaces, seed=seed)
 
 
@@ -236,7 +237,7 @@ def parametric(
     """Return indices of the validation states nearest on the sphere to interpolated representations.
 
     Args:
-        start: phi(s0, no-op, g), of unit length, as all are.
+        start: phi(s0, no-op, g); this and all other representations have unit length.
         goal: phi of the state at the goal.
         states: phi of V validation states.
         alphas: From 0 (start) to 1 (goal).
@@ -254,7 +255,7 @@ def non_parametric(
 ) -> Int[NDArray[np.int64], " K"]:
     """Return indices of the validation states whose softmax features are nearest to interpolated ones.
 
-    Takes the arguments of `parametric`, and phi of S random states as `anchors`.
+    Arguments are those of `parametric`; `anchors` has phi of S random states.
     """
     features = _softmax(states @ anchors.T)
     ends = _softmax(np.stack([start, goal]) @ anchors.T)
@@ -275,22 +276,22 @@ def _nearest(points: Float[Reals, "K D"], among: Float[Reals, "V D"]) -> Int[NDA
 def order_along_the_path(maze: MazeGrid, start: Cell, goal: Cell, visited: Sequence[Cell]) -> dict[str, float]:
     """Return the shares of interpolated states that lie, in order, along the shortest way from start to goal.
 
-    With d the distance from the start, h that to the goal, and L = d(goal), all in cells through the maze:
+    d is the distance of a state from the start, h its distance to the goal, and L = d(goal), in cells through the maze:
 
-    - `on_path`: the share of states with d + h <= L + 2, that is, no more than one cell beside a shortest path;
-    - `monotone`: the share of neighbours in the sequence whose d does not fall;
-    - `in_order`: the greatest share of states that are on the path and whose d, in sequence, never falls;
-    - `covered`: the share of the distances 0, ..., L at which one of the states in order lies. Without it, a sequence
-      that sits at the start and then jumps to the goal would be perfect.
+    - `on_path`: the share of states with d + h <= L + 2, that is, at most one cell away from a shortest path;
+    - `monotone`: the share of consecutive pairs in which d does not fall;
+    - `in_order`: the largest share of states that are on the path and whose d, in sequence, never falls;
+    - `covered`: the share of the distances 0, ..., L at which one of these states lies. Without this number, a sequence
+      that stays at the start and then jumps to the goal would be perfect.
 
     Args:
         maze: The maze.
-        start: Cell (row, column).
-        goal: Another one.
-        visited: Cells of the interpolated states, from start to goal, two at least.
+        start: The start's cell (row, column).
+        goal: The goal's cell, another one.
+        visited: Cells of the interpolated states, from start to goal, at least two.
 
     Raises:
-        BadInputError: When a cell cannot be reached from the goal.
+        BadInputError: If a cell cannot be reached from the goal.
     """
     from_start, to_goal = maze.distances(start), maze.distances(goal)
     for cell in (start, goal, *visited):
@@ -310,7 +311,7 @@ def order_along_the_path(maze: MazeGrid, start: Cell, goal: Cell, visited: Seque
 
 
 def _longest_rising(values: Int[NDArray[np.int64], " K"]) -> list[int]:
-    """Return the longest subsequence that never falls; of several, one with the most different values."""
+    """Return the longest subsequence that never falls; among equally long ones, one with the most distinct values."""
     best: list[tuple[tuple[int, int], list[int]]] = []
     for value in values.tolist():
         ended = [((1, 1), [value])]
@@ -322,13 +323,13 @@ def _longest_rising(values: Int[NDArray[np.int64], " K"]) -> list[int]:
 
 
 def figure(methods: Tree, locations: Float[Reals, "V 2"], maze: MazeGrid, *, most: int = 4) -> Any:
-    """Plot a row a pair, a column a method: states dark near the start, light near the goal (TD InfoNCE, Fig. 13).
+    """Plot one row per pair and one column per method, from dark at the start to light at the goal (Fig. 13).
 
     Args:
         methods: Result of `interpolate`.
         locations: x and y of the validation states.
         maze: The maze.
-        most: Pairs to plot, the first ones.
+        most: Maximum number of pairs to plot, starting with the first.
     """
     pairs = next(iter(methods.values()))["pairs"][:most]
     shown, made = panels(len(pairs), len(methods), 2.9 * len(methods), 2.6 * len(pairs) + 0.5)

@@ -1,20 +1,22 @@
-"""Cloning from demonstrations of which half fail: does it help to weigh or filter them by a reward's progress?
+"""Cloning from demonstrations, half of which fail: does it help to weight or filter them by a reward's progress?
 
     python -m studies.labelled_cloning --model=runs/demo --out runs/labelled_cloning
 
-For each task and seed, scripted experts and as many failures are recorded with images; the reward of `model` labels
-every frame with its progress under the task's instruction. Policies read the simulator's state, no images, and clone:
+For each task and seed, equal numbers of scripted successes and failures are recorded with images. The reward of `model`
+labels every frame with its progress under the task's instruction. Policies read the simulator's state, not images, and
+clone:
 
-- `successes alone`: what a perfect filter would leave, the gate of the study: it must solve the task;
-- `everything`: the plain way;
-- `random half`: as many demonstrations as there are successes, drawn blindly;
-- `filtered`: the demonstrations whose last frame the reward calls a success;
-- `better half`: the half with the greatest progress at the last frame;
-- `RA-BC`: everything, weighted as LeRobot's `RABCWeights` does (SARM, arXiv 2509.25358, Eqs. 8 and 9);
+- `successes alone`: only the successes, as a perfect filter would choose; as the gate of the study, it must solve the
+  task;
+- `everything`: all demonstrations;
+- `random half`: a random half of the demonstrations;
+- `filtered`: the demonstrations whose last frame the reward counts as a success;
+- `better half`: the half with the most progress at the last frame;
+- `RA-BC`: all demonstrations, weighted like LeRobot's `RABCWeights` (SARM, arXiv 2509.25358, Eqs. 8 and 9);
 - `RA-BC, wrong text`: the same with progress under another task's instruction.
 
 Failures are of three kinds, in equal shares: the expert stops half-way and stays, it goes back to where it came from,
-or it works on a place beside the object. They last as long as successes do, so that length does not betray them.
+or it works at a place next to the object. They last as long as successes, so that length does not reveal them.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from studies.harness import Rows, Study, Tree, Trial, estimate, file_name, main,
 Array = NDArray[np.float64]
 KINDS = ("stops", "returns", "misses")
 AFTER_SUCCESS = 5
-"""Frames that still show the task solved."""
+"""Number of frames after the task is solved."""
 
 
 class LabelledCloningConfig(FrozenConfig):
@@ -51,15 +53,15 @@ class LabelledCloningConfig(FrozenConfig):
     Attributes:
         model: Run of the reward that labels.
         tasks: Meta-World tasks.
-        demonstrations: Successes, and as many failures.
-        chunk: Steps ahead over which RA-BC measures progress.
-        steps: Gradient steps of a policy.
-        batch_size: Frames a step.
+        demonstrations: Number of successes, and of failures.
+        chunk: Number of steps ahead over which RA-BC measures progress.
+        steps: Number of gradient steps of a policy.
+        batch_size: Number of frames per gradient step.
         hidden: Width of the policy's two layers.
-        episodes: Unseen scenes that a policy is evaluated in.
-        horizon: Control steps of such an episode.
-        seeds: Random seeds: each has its own demonstrations, weights and scenes.
-        processes: Trials at a time.
+        episodes: Number of unseen scenes in which a policy is evaluated.
+        horizon: Number of control steps of an evaluation episode.
+        seeds: Random seeds; each has its own demonstrations, weights and scenes.
+        processes: Number of trials that run in parallel.
     """
 
     model: str
@@ -126,7 +128,7 @@ def record(config: LabelledCloningConfig, out: Path, task: str, seed: int) -> Tr
 
 
 def reward_says_done(reward: RewardModel, progress: Float[Array, " T"]) -> bool:
-    """Return whether the calibrated reward calls an episode's last frame a success."""
+    """Return True if the calibrated reward counts an episode's last frame as a success."""
     return bool(progress[-1] >= reward.check_calibration().success)
 
 
@@ -183,9 +185,9 @@ def rabc_weights(
     Args:
         progress: Progress of all frames, episode after episode.
         episode: Number of each frame's episode.
-        chunk: Steps ahead; near the end of an episode, its last frame.
-        kappa: Progress over the chunk from which on a frame counts fully.
-        epsilon: Least deviation.
+        chunk: Number of steps ahead, up to the episode's last frame.
+        kappa: Minimum progress over the chunk at which a frame has full weight.
+        epsilon: Minimum of the standard deviation.
     """
     last = np.searchsorted(episode, episode, side="right") - 1
     delta = progress[np.minimum(np.arange(len(progress)) + chunk, last)] - progress
@@ -219,17 +221,17 @@ ROWS: dict[str, Callable[..., Array]] = {
     "RA-BC": lambda data, config, rng: rabc_weights(data["progress"], data["episode"], config.chunk),
     "RA-BC, wrong text": lambda data, config, rng: rabc_weights(data["wrong"], data["episode"], config.chunk),
 }
-"""Row -> (data, configuration, random numbers) -> weight of every frame."""
+"""For each row, a function of data, configuration and random numbers that returns the weight of every frame."""
 
 
 # Policies
 
 
 class Policies(nn.Module):
-    """One perceptron a row, all from the same random weights, trained side by side.
+    """One perceptron per row, all with the same initial weights, trained in parallel.
 
     Args:
-        rows: R.
+        rows: Number of rows, R.
         sizes: Widths of input, hidden layers and output.
     """
 
@@ -247,7 +249,7 @@ class Policies(nn.Module):
 
 
 def clone(config: LabelledCloningConfig, out: Path, task: str, seed: int) -> Tree:
-    """Clone one policy of states a row, with its weights of the frames, and evaluate each in the same unseen scenes."""
+    """Clone one state-based policy per row with the row's frame weights; evaluate all in the same unseen scenes."""
     with np.load(data_file(out, task, seed)) as file:
         data = dict(file)
     weight = np.stack([weigh(data, config, np.random.default_rng([seed, 3])) for weigh in ROWS.values()])
@@ -276,13 +278,13 @@ def clone(config: LabelledCloningConfig, out: Path, task: str, seed: int) -> Tre
 
 
 def _layers(policies: Policies) -> list[list[tuple[Array, Array]]]:
-    """Return weights and biases of every row's layers; one observation at a time, numpy is faster than torch."""
+    """Return weights and biases of every row's layers for numpy, which is faster than torch on single observations."""
     pairs = [(w.detach().numpy(), b.detach().numpy()) for w, b in zip(policies.weights, policies.biases, strict=True)]
     return [[(weight[row], bias[row, 0]) for weight, bias in pairs] for row in range(len(pairs[0][0]))]
 
 
 def _solves(env: MetaWorldEnv, layers: Sequence[tuple[Array, Array]], middle: Array, scale: Array, seed: int) -> bool:
-    """Return whether a policy solves the scene of a seed at any step."""
+    """Return True if a policy solves the scene of a seed at any step."""
     env.reset(seed=seed)
     for _ in range(env.horizon):
         seen = (env.raw - middle) / scale
@@ -297,7 +299,7 @@ def _solves(env: MetaWorldEnv, layers: Sequence[tuple[Array, Array]], middle: Ar
 
 
 def summary(rows: Rows, about: Tree | None = None) -> Tree:
-    """Return success by row and task, with t intervals over seeds, and what the labels said of the demonstrations."""
+    """Return success by row and task, with t intervals over seeds, and statistics of the demonstrations' labels."""
     cloned, labelled = [row for row in rows if "success" in row], [row for row in rows if "detected" in row]
     tasks, seeds = (sorted({row[key] for row in rows}) for key in ("task", "seed"))
     found: Tree = {"success": {}, "mean": {}, "gain": {}, "labels": {}}
@@ -336,7 +338,7 @@ def success_table(found: Tree) -> str:
 
 
 def labels_table(found: Tree) -> str:
-    """Return what the labels say of the demonstrations."""
+    """Return the table of the demonstrations' labels."""
     head = ["task", "outcome told right", *(f"last progress, {kind}" for kind in ("succeeds", *KINDS))]
     rows = [
         [task, estimate(one["detected"], share=True), *(estimate(each) for each in one["final_progress"].values())]

@@ -1,15 +1,17 @@
-"""Trained policies in LeRobot's evaluation: do they succeed there as often as in this library's own roll-outs?
+"""Trained policies in LeRobot's evaluation: do they succeed as often as in this library's own rollouts?
 
     python -m studies.lerobot_policies --out runs/lerobot_policies
 
-It runs where LeRobot and its Meta-World are installed (`make interchange`). LeRobot's environment renders at 480 pixels
-with shadows, reflections and anti-aliasing, this library's without; scenes are the same for the same seed. So:
+The study needs LeRobot and its Meta-World (`make interchange`). LeRobot's environment renders at 480 pixels with
+shadows, reflections and anti-aliasing; this library's environment renders without them. The same seed gives the same
+scene in both.
 
-1. The scripted expert's actions, computed in this library's environment, are executed in LeRobot's, which records half
-   of the demonstrations. This is the gate: every one must solve its scene there. This library records the other half.
-2. A cloned and a diffusion policy learn from both halves.
-3. They are saved behind LeRobot's interface, made again by its factories, and evaluated by its `eval_policy`; and
-   rolled out here on the same seeds.
+1. The scripted expert's actions are computed in this library's environment and executed in LeRobot's, where half of the
+   demonstrations are recorded. As a gate, every demonstration must solve its scene there. The other half is recorded in
+   this library's environment.
+2. A cloned policy and a diffusion policy are trained on both halves.
+3. Each policy is saved for LeRobot, loaded by LeRobot's factories, and evaluated by LeRobot's `eval_policy`. It is also
+   rolled out in this library on the same seeds.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from studies.harness import Rows, Study, Tree, Trial, estimate, main, markdown
 
 THEIRS, OURS = "LeRobot", "here"
 SIZE, RENDER = 64, 240
-"""Side of the policies' images, and of this library's renders before they are reduced, in pixels."""
+"""Side in pixels of the policies' images, and of this library's renders before they are resized."""
 CLONED: Tree = {
     "encoder.size": SIZE,
     "encoder.stack": 1,
@@ -72,11 +74,13 @@ class LerobotPoliciesConfig(FrozenConfig):
 
     Attributes:
         task: A Meta-World task.
-        demonstrations: Scenes that are recorded in LeRobot's environment, and as many others in this library's.
-        steps: Gradient steps of a policy.
-        episodes: Scenes of an evaluation, of the seeds from `seed` on.
-        horizon: Control steps of an episode. LeRobot's own limit is 500, but it renders four images a second on a CPU.
-        seed: LeRobot's default.
+        demonstrations: Number of scenes recorded in LeRobot's environment, and of other scenes recorded in this
+            library's environment.
+        steps: Number of gradient steps of a policy.
+        episodes: Number of scenes of an evaluation; their seeds begin with `seed`.
+        horizon: Control steps of an episode. LeRobot's own limit is 500, but on a CPU it renders four images per
+            second.
+        seed: The first seed of an evaluation; LeRobot's default.
     """
 
     task: str = "coffee-button-v3"
@@ -151,7 +155,8 @@ def replay(env: Any, episode: Tree) -> tuple[Array, bool, float]:
     """Execute an episode's actions in LeRobot's environment.
 
     Returns:
-        Its images, reduced, True if they solve its scene, and the greatest difference between the states of the two.
+        The resized images, True if the actions solve the scene, and the maximum difference between the states of the
+        two environments.
     """
     seen, _ = env.reset(seed=[episode["seed"]])
     images, done, apart = [], False, 0.0
@@ -205,7 +210,7 @@ def in_ours(config: LerobotPoliciesConfig, out: Path, name: str) -> Tree:
 
 
 def in_lerobot(config: LerobotPoliciesConfig, out: Path, name: str) -> Tree:
-    """Save a policy for LeRobot, have it made by LeRobot's factories, and evaluate it by LeRobot's loop."""
+    """Save a policy for LeRobot, load it by LeRobot's factories, and evaluate it by LeRobot's loop."""
     from lerobot.configs import PreTrainedConfig
     from lerobot.policies import make_policy, make_pre_post_processors
     from lerobot.scripts.lerobot_eval import eval_policy

@@ -1,4 +1,4 @@
-"""A maze whose data no trajectory joins: gates for agents that are compared in it, their paths, and a figure.
+"""A maze in which no recorded trajectory connects all parts: gates for agents, their paths, and a figure.
 
 `studies.goal_reaching` trains the agents; the data are those of `counterpoint collect pointmaze --suite stitch`.
 """
@@ -26,7 +26,7 @@ from studies.plots import COLOURS, INK, panels
 CONTROLLER = "controller"
 """The row of the controller that recorded the data."""
 PATHS = 8
-"""Episodes whose paths are kept."""
+"""Number of episodes whose paths are stored."""
 
 
 def recorded(data: str) -> PointMazeCollect:
@@ -36,7 +36,7 @@ def recorded(data: str) -> PointMazeCollect:
 
 
 def controller_trial(data: str, episodes: int) -> Tree:
-    """Return how often the controller that recorded the data gets from the first part to the last one, and the maze."""
+    """Return how often the controller that recorded the data gets from the first part to the last, and the maze."""
     recording = recorded(data)
     grid, plan, _ = maze_of(recording)
     assert plan is not None
@@ -46,7 +46,7 @@ def controller_trial(data: str, episodes: int) -> Tree:
 
 
 def in_the_maze(data: str, episodes: int, run: Path) -> Tree:
-    """Return the success at goals of the part where an episode begins, which asks for no stitching, and some paths."""
+    """Return the success at goals in the part where an episode begins, which needs no stitching, and some paths."""
     recording, agent = recorded(data), load(run).agent
     plan = maze_of(recording)[1]
     assert plan is not None
@@ -66,7 +66,7 @@ def _seeds(episodes: int) -> list[int]:
 
 
 class _Traced:
-    """An agent, and its goal and every second position in each row; a row plays one episode."""
+    """An agent that records its goal and every second position in each row (environment); a row plays one episode."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.steps = agent, 0
@@ -89,11 +89,11 @@ def _rounded(point: Any) -> list[float]:
 
 
 def maze_figure(found: Tree, shown: Mapping[str, str]) -> Any:
-    """Return a figure of the maze's parts and of paths from the first part to the last one, of the first seed.
+    """Return a figure of the maze's parts, and of the first seed's paths from the first part to the last.
 
     Args:
-        found: What `summary` returned.
-        shown: Rows -> titles of the panels of paths. Squares are starts and stars goals; dashed paths never arrive.
+        found: The result of `summary`.
+        shown: Title of the panel of each row. Squares are starts and stars are goals; dashed paths do not arrive.
     """
     maze = found["rows"][CONTROLLER]["runs"][0]["maze"]
     grid = MazeGrid(tuple(map(tuple, maze["rows"])), maze["scale"])

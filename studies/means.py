@@ -1,4 +1,4 @@
-"""Means over episodes with percentile bootstrap intervals, resampled within strata such as tasks where given."""
+"""Means over episodes with percentile bootstrap intervals, resampled within strata such as tasks, if given."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = NDArray[np.float64]
 
 
 def mean_percentile(values: Float[Array, " N"], strata: Sequence[Hashable] | None = None, *, seed: int = 0) -> Estimate:
-    """Return the mean with a percentile bootstrap interval, resampled within strata (instructions) where given.
+    """Return the mean with a percentile bootstrap interval, resampled within strata (instructions) if given.
 
-    A stratum of one value cannot vary by itself: such strata are resampled together, and a lone one with the
-    smallest other stratum.
+    A stratum of one value cannot vary by itself, so such strata are resampled together. If there is only one of them,
+    it is resampled with the smallest other stratum.
     """
     finite = values.ndim == 1 and len(values) > 0 and bool(np.isfinite(values).all())
     found, expected = f"shape {values.shape}, finite {finite}", "one finite number a video, at least one"
@@ -44,7 +44,7 @@ def mean_percentile(values: Float[Array, " N"], strata: Sequence[Hashable] | Non
 def mean_where_defined(
     values: Float[Array, " N"], strata: Sequence[Hashable] | None = None, *, seed: int = 0
 ) -> Estimate:
-    """Return `mean_percentile` of the videos on which a number is defined, that is, not `nan`."""
+    """Return `mean_percentile` of the values that are defined (not `nan`)."""
     defined = np.isfinite(values)
     if not defined.any():
         return Estimate(nan, nan, nan, 0, "none: not defined on any video")

@@ -1,8 +1,8 @@
-"""Every objective on scripted Meta-World episodes: train on `train`, choose on `val`, report on `test`.
+"""All objectives on scripted Meta-World episodes: trained on `train`, selected on `val`, reported on `test`.
 
     python -m studies.metaworld_rewards --data=runs/demo-data --out runs/metaworld_rewards
 
-A trial trains one row with one seed and evaluates it on validation and test episodes. Its run stays in `OUT/runs`.
+A trial trains one row with one seed and evaluates it on validation and test episodes. Its run is kept in `OUT/runs`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Row(FrozenConfig):
     """One line of the table.
 
     Attributes:
-        objective: The recipe's `[objective]` section; `None` leaves the encoder at its random weights.
-        start: The row whose weights this one continues from.
-        overrides: Changes to the recipe beside it.
+        objective: The recipe's `[objective]` section; `None` leaves the encoder untrained.
+        start: The row with whose weights this row's training starts.
+        overrides: Other changes to the recipe.
     """
 
     objective: dict[str, Any] | None = None
@@ -54,9 +54,9 @@ class MetaWorldRewardsConfig(FrozenConfig):
     Attributes:
         data: The data set, with the splits `train`, `val` and `test`.
         rows: The objectives by name.
-        paraphrases: Task -> instructions that no training has.
+        paraphrases: Instructions of each task that are not in the training data.
         seeds: Random seeds of weights and order.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     data: str
@@ -71,9 +71,9 @@ class RunsConfig(FrozenConfig):
 
     Attributes:
         data: The data set.
-        runs: The folder `runs` of this study.
+        runs: This study's folder `OUT/runs`.
         seeds: Seeds of the runs.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     data: str
@@ -127,16 +127,16 @@ KEPT = {
     "accuracy_short_segments": ("accuracy", "short segments"),
     "accuracy_paraphrases": ("accuracy", "paraphrases"),
 }
-"""Name in the result file, which a reading follows -> the bench's name and input."""
+"""The bench's name and input of each number in the result file, where its name is followed by the reward form."""
 ENDINGS = {RECORDED: "", SHUFFLED: "_shuffled", CENTRED: "_centred"}
 
 
 def bench_numbers(
     encoder: DualEncoder, store: EpisodeStore, seed: int, paraphrases: dict[str, tuple[str, ...]]
 ) -> dict[str, float]:
-    """Return the numbers of an encoder in each reading and of its embeddings, by the names of the result file.
+    """Return the numbers of an encoder in each reward form and of its embeddings, by their names in the result file.
 
-    Every objective is measured alike, also those that align no frame with a text.
+    All objectives are measured in the same way, even those that do not align frames with texts.
     """
     encoder.config = encoder.config.model_copy(update={"reward_form": "potential", "calibration": None})
     readings: dict[str, list[Reward]] = {
@@ -184,9 +184,9 @@ def split_store(data: Path, split: str) -> EpisodeStore:
 
 
 def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
-    """Return the VOC of -||phi(o_t) - phi(goal)||, the goal being the last frame of the task's next episode.
+    """Return the VOC of -||phi(o_t) - phi(goal)||, where the goal is the last frame of the task's next episode.
 
-    This is defined without language, so VIP and TCN have it too.
+    It does not need language, so it is defined for VIP and TCN too.
     """
     embedded = embed_store(encoder, store)
     last = embedded.frames_at(-1)
@@ -200,7 +200,7 @@ def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
 
 
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `rows`: row -> split -> number -> its mean over seeds with a t interval."""
+    """Return `rows`: by row, split and number, the mean over seeds with a t interval."""
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])

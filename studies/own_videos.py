@@ -1,12 +1,12 @@
-"""Rewards from a few real videos: recipes `*-videos`, trained on some videos of a task and tested on the others.
+"""Rewards from a few real videos: the recipes `*-videos`, trained on some videos of a task and tested on the others.
 
     python -m studies.own_videos --preset widowx --data=WIDOWX --out runs/own_videos
     python -m studies.own_videos --preset bridge --data=BRIDGE_RLDS --out runs/own_videos_bridge
 
-The videos of each instruction are dealt into folds, and each fold is tested by models that were trained on the rest. A
-seed decides how they are dealt, and the initial weights. Beside every number stand the same from one frame, from a
-frozen and from a reversed video, and logistic regression on the backbone's features of one frame or of the difference
-of two. The recipes' values were chosen on seed 0 of the WidowX videos alone, which is not among the seeds reported.
+The videos of each instruction are divided into folds, and each fold is tested by models that were trained on the rest.
+A seed determines the folds and the initial weights. Every number is compared with the same number from one frame, from
+a frozen video and from a reversed video, and with logistic regression on the backbone's features of one frame or of the
+difference of two frames. The recipes' values were chosen only on seed 0 of the WidowX videos, which is not reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Row(FrozenConfig):
     """A row of the table.
 
     Attributes:
-        recipe: Its reward reads instructions.
+        recipe: A recipe whose reward reads instructions.
         overrides: Dotted keys of the recipe and their values.
     """
 
@@ -62,11 +62,11 @@ class OwnVideosConfig(FrozenConfig):
 
     Attributes:
         data: A data set of real videos.
-        rows: What is trained, by name.
+        rows: The recipes to train, by name.
         seeds: Seeds of the folds and of the initial weights.
-        folds: Folds that the videos of each instruction are dealt into.
-        overrides: Dotted keys of every recipe and their values, below a row's own.
-        processes: Trials side by side.
+        folds: Number of folds of each instruction's videos.
+        overrides: Dotted keys of every recipe and their values; a row's own overrides take precedence.
+        processes: Number of trials that run in parallel.
     """
 
     data: str
@@ -97,7 +97,7 @@ def own_videos_study(config: OwnVideosConfig, out: Path) -> Tree:
 
 
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `rows`: row -> input -> number -> its mean over seeds, each the mean over folds, with a t interval."""
+    """Return `rows`: by row, input and number, the mean over seeds (each the mean over folds) with a t interval."""
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         own = [row for row in rows if row["row"] == name]
@@ -167,7 +167,7 @@ def _instructions(store: EpisodeStore) -> tuple[str, ...]:
 
 
 def _numbers(embedded: EmbeddedVideos, form: Any) -> Tree:
-    """Return input -> number of the videos as they are, reversed, frozen, and of one frame alone."""
+    """Return the numbers by input: the videos as recorded, reversed, frozen, and only one frame."""
     videos = {
         RECORDED: embedded.videos,
         "reversed": tuple(video[::-1] for video in embedded.videos),
@@ -190,7 +190,7 @@ def _numbers(embedded: EmbeddedVideos, form: Any) -> Tree:
 
 
 def _told(scores: Float[Array, "V L"], own: NDArray[np.int64], instructions: tuple[str, ...]) -> Tree:
-    """Return how often the right instruction scores highest, and higher than another."""
+    """Return how often the right instruction scores highest, and how often it scores higher than another one."""
     hard = metrics.one_word_apart(instructions)
     found = {
         "accuracy": float(metrics.matched(scores, own).mean()),

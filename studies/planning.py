@@ -2,10 +2,10 @@
 
     python -m studies.planning --preset cpu --encoders=runs/lcbc --out runs/planning
 
-Rewards are compared on the same scenes. The encoders are those that `studies.lcbc` has trained; each of its seeds plans
-scenes of its own. The number is the joint's progress at an episode's end. `solved` is a joint that is at its goal then;
-success, the task's own, asks for more than five such steps; a reward of the last image alone does not favour early
-solutions.
+Rewards are compared on the same scenes. The encoders were trained by `studies.lcbc`; each of its seeds has its own
+scenes. The main number is the joint's progress at an episode's end. An episode is `solved` if the joint is at its goal
+at the end. Success, as the task defines it, needs more than five such steps. A reward of only the last image does not
+favour early solutions.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from studies.verdicts import Gate
 
 GATE = 0.8
 AGAINST = ("random", "constant", "distance")
-"""Rewards that the others are compared with."""
+"""Rewards with which all others are compared."""
 
 
 class PlanningConfig(FrozenConfig):
     """Rewards, tasks and scenes.
 
     Attributes:
-        encoders: Folder of a study of language-conditioned cloning, whose encoders give rewards.
-        rewards: Names of its encoders, and `distance` and `constant`.
+        encoders: Folder of a study of language-conditioned cloning; its encoders are used as rewards.
+        rewards: Names of these encoders, and `distance` and `constant`.
         tasks: Names of the kitchen's tasks.
         camera: The camera that rewards see.
         planner: Settings of `PlanConfig`.
         seeds: Seeds of the encoders.
-        scenes: Scenes a task and seed.
-        processes: Trials side by side.
+        scenes: Number of scenes per task and seed.
+        processes: Number of trials that run in parallel.
     """
 
     encoders: str
@@ -79,7 +79,7 @@ def settings(config: PlanningConfig, reward: str, task: str, seed: int) -> PlanC
     """Return the settings of one trial.
 
     Raises:
-        BadInputError: When the encoder was not trained, or a setting is unknown.
+        BadInputError: If the encoder was not trained, or a setting is unknown.
     """
     source = reward
     if reward not in WITHOUT_MODEL:
@@ -101,11 +101,11 @@ def plan_scenes(config: PlanningConfig, reward: str, task: str, seed: int) -> Tr
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
     """Return, by reward and task and over all tasks, progress, solved and success, and paired differences in progress.
 
-    Intervals are over scenes, each the mean over tasks: they hold for the encoders that were trained.
+    Intervals are over scenes, each the mean over tasks, so they are valid only for the encoders that were trained.
 
     Returns:
-        `table`: reward -> task or `all` -> `progress` (bootstrap), `solved` and `success` (Wilson, of episodes);
-        `less`: reward -> other reward -> difference in progress of all tasks, paired by scene; `gate`.
+        `table`: by reward and task (or `all`), `progress` (bootstrap), `solved` and `success` (Wilson, over episodes).
+        `less`: by reward and other reward, the difference in progress over all tasks, paired by scene. `gate`.
     """
     rewards, tasks = (list(dict.fromkeys(row[key] for row in rows)) for key in ("reward", "task"))
     seeds = sorted({row["seed"] for row in rows})
@@ -134,7 +134,7 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
 
 
 def table(found: Tree) -> str:
-    """Return rewards by tasks in Markdown: progress, and how many were solved and succeeded."""
+    """Return a Markdown table of rewards by tasks: progress, and the number of solved and of successful episodes."""
     names = list(next(iter(found["table"].values())))
     rows = []
     for reward, cells in found["table"].items():
@@ -146,7 +146,7 @@ def table(found: Tree) -> str:
 
 
 def planned(name: str, reward: str) -> Differences:
-    """Return the joint's progress under a reward of a kept study, mean over scenes, by seed and task."""
+    """Return the joint's progress under a reward of a stored study, mean over scenes, by seed and task."""
     found = {(row["seed"], row["task"]): row["episodes"] for row in kept(name)["rows"] if row["reward"] == reward}
     seeds, tasks = (sorted({key[at] for key in found}) for at in (0, 1))
     return np.array([[np.mean([one["progress"] for one in found[seed, task]]) for task in tasks] for seed in seeds])

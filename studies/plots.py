@@ -1,7 +1,7 @@
 """Parts that the figures of all studies share: a palette, panels, plain axes, legends, curves and intervals.
 
-The palette is Okabe and Ito's, which colour-blind readers can tell apart; markers, line styles and rows of their own
-tell methods apart without it.
+The palette is Okabe and Ito's, which colour-blind readers can distinguish. Markers, line styles and separate rows
+distinguish methods without colours.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def panels(rows: int, columns: int, width: float, height: float, *, used: int | 
     """Return a figure and its panels [rows][columns].
 
     Args:
-        rows: Panels below each other.
-        columns: Panels side by side.
+        rows: Number of rows of panels.
+        columns: Number of columns of panels.
         width: Width of the figure in inches.
         height: Height of the figure in inches.
-        used: Number of panels, row by row, that are not hidden; all by default.
+        used: Number of visible panels, counted row by row; all by default.
         options: Options of `Figure.subplots`.
     """
     figure = import_extra("matplotlib.figure", "report").Figure(figsize=(width, height), dpi=130, layout="constrained")
@@ -52,7 +52,7 @@ def plain(panel: Any, title: str = "", x: str = "", y: str = "", **options: Any)
 
 
 def legend(figure: Any, panel: Any, columns: int = 3, **options: Any) -> None:
-    """Put a panel's legend below all panels, where it hides nothing."""
+    """Put a panel's legend below all panels, so that it hides nothing."""
     if "handles" not in options:
         options["handles"], options["labels"] = panel.get_legend_handles_labels()
     columns = min(columns, len(options["handles"]))
@@ -60,14 +60,14 @@ def legend(figure: Any, panel: Any, columns: int = 3, **options: Any) -> None:
 
 
 def curve(panel: Any, x: Sequence[float], runs: Any, colour: str, style: str = "-", **options: Any) -> None:
-    """Plot the mean of runs [seeds, steps] over their range."""
+    """Plot the mean of runs [seeds, steps] on top of their range."""
     values = np.asarray(runs, float)
     panel.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.13, linewidth=0)
     panel.plot(x, values.mean(0), style, color=colour, linewidth=1.6, **options)
 
 
 def bar(panel: Any, height: float, found: Mapping[str, Any], colour: str, marker: str, **options: Any) -> None:
-    """Plot a number with its interval, where it has one, on a line of its own."""
+    """Plot a number with its interval, if it has one, on a line of its own."""
     if found["low"] is not None:
         panel.hlines(height, found["low"], found["high"], color=colour, linewidth=1.5)
     value = next(found[key] for key in ("value", "score", "mean", "ratio") if key in found)
@@ -81,7 +81,7 @@ def names(panel: Any, rows: Sequence[str]) -> None:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a figure, an SVG without its date and with names that do not change."""
+    """Write a figure as an SVG without a date and with constant names, so that equal figures give equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with import_extra("matplotlib", "report").rc_context({"svg.hashsalt": "counterpoint"}):
         figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))

@@ -4,9 +4,9 @@ r"""The start of Premier-TACO's window loss at small scale: the encoder's initia
         --size 96 --stride 2 --max-steps 200 --after-success 200 --out runs/start-data
     python -m studies.premier_taco_start --data=runs/start-data --out runs/premier_taco_start
 
-Trains the objective under every setting and seed, keeps loss and accuracy of held-out episodes under each setting's own
-draws, and scores all of them on the paper's without shift (`common`): the losses of different draws are no more
-comparable than their accuracies.
+The study trains the objective under every setting and seed. It records loss and accuracy on held-out episodes, sampled
+as the setting samples in training. These are not comparable between settings, so all settings are also scored on one
+sample, drawn as in the paper but without shift (`common`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from counterpoint.training.transitions import TransitionsRecipe, build_step_obje
 from studies.harness import Study, Tree, Trial, file_name, main
 
 COMMON_SEED, COMMON_BATCHES = 1_000_003, 32
-"""Seed and batches of the sample that every setting is scored on."""
+"""Seed and number of batches of the sample on which every setting is scored."""
 KEPT = ("step", "loss", "window_accuracy", "chance_gap", "categorical_accuracy")
 
 
@@ -44,15 +44,15 @@ class PremierTacoStartConfig(FrozenConfig):
 
     Attributes:
         data: The data set, with the splits `train` and `val`.
-        settings: Changes to the objective by name. Two are the encoder's: `centre`, and `weights`, "torch" for the
-            initial weights of torch's layers in place of DrQ-v2's.
-        size: Pixels a side.
-        width: Channels of the convolutions.
-        steps: Gradient steps.
-        batch: B.
+        settings: Changes to the objective by name. Two keys belong to the encoder: `centre`, and `weights`, which is
+            "torch" for torch's initial weights instead of DrQ-v2's.
+        size: Height and width of images in pixels.
+        width: Number of channels of the convolutions.
+        steps: Number of gradient steps.
+        batch: Batch size, B.
         lr: Adam's learning rate.
         seeds: Number of seeds.
-        processes: Settings at a time.
+        processes: Number of settings that run in parallel.
     """
 
     data: str
@@ -93,7 +93,7 @@ def _episodes(config: PremierTacoStartConfig, out: Path) -> tuple[EpisodeStore, 
 
 
 def measure(config: PremierTacoStartConfig, out: Path, name: str, seed: int) -> Tree:
-    """Return a setting's validation numbers by step, and its accuracies on the sample common to all."""
+    """Return a setting's validation numbers by step, and its accuracies on the common sample."""
     changes = dict(config.settings[name])
     encoder = ObservationConfig(size=config.size, width=config.width, centre=bool(changes.pop("centre", False)))
     train, val = _episodes(config, out)
@@ -138,7 +138,7 @@ def initial_encoder(config: ObservationConfig, weights: str, seed: int) -> Obser
 def common_score(folder: Path, recipe: TransitionsRecipe, store: EpisodeStore) -> dict[str, float]:
     """Score a trained objective on one fixed sample: window 5, one negative that may be the anchor, no shift.
 
-    Settings sample other candidates while they train, so that their own accuracies answer other questions.
+    Settings sample different candidates in training, so their own accuracies are not comparable.
 
     Args:
         folder: The run's folder.

@@ -1,17 +1,18 @@
 """Numbers in the prose of the documentation: each comes from a table, and each table from a result file.
 
-Four marks stand in a page around a number or a few words, all of them closed by `<!-- end -->`:
+Four kinds of marks can enclose a number or a few words on a page; all are closed by `<!-- end -->`:
 
 - `<!-- cell TABLE :: ROW :: COLUMN -->` is filled with the number of a table's cell and its interval;
-- `<!-- number TABLE :: ROW :: COLUMN -->` is filled with the number alone;
-- `<!-- from RESULT -->` holds numbers that the rows of a result file have and no table shows, such as a curve's;
-- `<!-- stated: REASON -->` holds numbers that were not measured here, such as a paper's, a setting or an aim.
+- `<!-- number TABLE :: ROW :: COLUMN -->` is filled with only the number;
+- `<!-- from RESULT -->` encloses numbers from a result file that no table shows, such as those of a curve;
+- `<!-- stated: REASON -->` encloses numbers that we did not measure, such as a paper's number, a setting or an aim.
 
 ROW is a whole cell of the row, or words that only one row has. The leading 0 of a decimal is left out, as in prose.
 
-On a page of docs/results a number outside the marks must stand in a generated table of its own section, or of a results
-page that the section links to; in a section without tables, in one of the page's. An estimate with its interval may
-also stand elsewhere on the page or in the table of claims. On other pages no number stands outside the marks.
+On a page of docs/results, a number outside the marks must also be in a generated table of the same section, or of a
+results page that the section links to. For a section without tables, any table of the page will do. An estimate with
+its interval may also be in another table of the page or in the table of claims. Other pages have no measured numbers
+outside the marks.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def rows(table: str) -> tuple[list[str], list[list[str]]]:
 
 
 def fill_marks(text: str, table: Callable[[str], str]) -> str:
-    """Return a page with the number of every mark written anew.
+    """Return a page with the number in every mark updated.
 
     Args:
         text: The page.
-        table: Returns a table in Markdown by its name.
+        table: Function that returns a table in Markdown by its name.
 
     Raises:
-        ValueError: When a mark names no column, no row or several rows, or a cell without a number.
+        ValueError: If a mark matches no column, no row or several rows, or a cell without a number.
     """
 
     def filled(found: re.Match[str]) -> str:
@@ -88,7 +89,7 @@ def without_zeros(text: str) -> str:
 
 
 def unbacked(page: Path) -> list[str]:
-    """Return the measured numbers in a page's prose that neither a mark nor a table of a result file backs.
+    """Return the measured numbers in a page's prose that are neither in a mark nor in a table of a result file.
 
     A decimal, a percentage and "N times" count as measured.
     """
@@ -110,20 +111,20 @@ def unbacked(page: Path) -> list[str]:
 
 
 def _tables(page: Path, section: str) -> str:
-    """Return the tables of a section, and those of the pages of docs/results that it links to."""
+    """Return the tables of a section, and of the pages of docs/results that it links to."""
     linked = {(page.parent / link).resolve() for link in re.findall(r"\]\(([\w/.]+\.md)", section)}
     texts = [section, *(link.read_text() for link in linked if link.parent == CLAIMS.parent)]
     return "\n".join(body for text in texts for _, body in TABLE.findall(text))
 
 
 def _estimates(tables: str) -> set[tuple[float, ...]]:
-    """Return the estimates of tables with their intervals, of either sign: A minus B, and B minus A."""
+    """Return the estimates in tables with their intervals, with both signs (A minus B, and B minus A)."""
     found = {_numbers(*estimate.groups()) for estimate in ESTIMATE.finditer(tables)}
     return found | {(-value, -high, -low) for value, low, high in found}
 
 
 def _unlike(prose: str, known: set[float]) -> list[str]:
-    """Return the measured numbers in prose that are no known one, rounded, and no known share in percent."""
+    """Return the measured numbers in prose that are neither a known number, rounded, nor a known share in per cent."""
     missing = []
     for found in MEASURED.findall(prose):
         (value,), digits = _numbers(found), len(found.partition(".")[2])

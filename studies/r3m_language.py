@@ -1,9 +1,10 @@
-"""R3M by its own language reward: what `studies.metaworld_rewards` cannot measure, since it scores cosines.
+"""R3M's own language reward, which `studies.metaworld_rewards` does not measure, since it scores cosines.
 
     python -m studies.r3m_language --data=runs/demo-data --runs=runs/metaworld_rewards/runs --out runs/r3m_language
 
-G(o_0, o_t, l) of each seed's R3M run, on test: rank correlation with time under the video's own instruction and under
-the others, and how often the own instruction scores highest at the end.
+G(o_0, o_t, l) of each seed's R3M run is computed on the split `test`. The study reports its rank correlation with time,
+under the video's own instruction and under other instructions, and how often the own instruction scores highest at the
+end.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
 
 
 def score(config: R3MLanguageConfig, seed: int) -> Tree:
-    """Return VOC under the own and under other instructions, and accuracy at the last frame."""
+    """Return VOC under the video's own and under other instructions, and the accuracy at the last frame."""
     run = Path(config.runs) / run_name("r3m", seed)
     encoder = DualEncoder.from_pretrained(run)
     videos = embed_store(encoder, split_store(Path(config.data), "test"))

@@ -1,12 +1,12 @@
-"""Reinforcement learning from a reward of images and words alone, beside sparse, dense, constant and random ones.
+"""Reinforcement learning from a reward of images and words, compared with sparse, dense, constant and random rewards.
 
     python -m studies.reward_rl --data=runs/demo-data --out runs/reward_rl
 
 Stable-Baselines3's SAC learns one Meta-World task. The policy reads the simulator's state; only the reward reads
-images. A row of the table is a reward: the suite's `sparse` or `dense` one, a `constant`, or `LanguageReward` of an
-encoder: a random one, or one that DecisionNCE-T trains on scripted experts first, with the task among them or without
-it. Every reward is divided by its largest value in one episode of the scripted expert, so that one setting of SAC
-serves all.
+images. A row of the table is a reward: the suite's `sparse` or `dense` reward, a `constant`, or `LanguageReward` of an
+encoder. The encoder is random, or trained by DecisionNCE-T on scripted experts, whose tasks include or exclude the task
+of SAC. Every reward is divided by its largest value in one episode of the scripted expert, so that the same settings of
+SAC suit all rewards.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from studies.metaworld_rewards import RECIPE, demo_recipe, split_store
 from studies.plots import COLOURS, curve, legend, panels, plain, save
 
 EXPERT_SEED, TEST_SEED = 10**6, 10**6 + 1
-"""Scenes of the expert's episode and, from the second on, of the evaluations; training's are below."""
+"""Seed of the expert's episode, and first seed of the evaluations; training uses smaller seeds."""
 
 
 class Row(FrozenConfig):
     """A reward.
 
     Attributes:
-        kind: `language` is ours.
-        encoder: For `language`: random weights, or trained on the demonstrations of all tasks or of the others.
-        form: For `language`: the model's reading. DecisionNCE's planners take the potential's (Appendix E.6): a
+        kind: Kind of reward; `language` is this library's.
+        encoder: For `language`: random weights, or weights trained on demonstrations of all tasks or all other tasks.
+        form: For `language`: the form of the reward. DecisionNCE's planners use the potential (Appendix E.6): a
             transition is a direction, which the first steps of any motion may already have.
         reading: For `language`: see `LanguageReward`.
     """
@@ -61,22 +61,22 @@ class Row(FrozenConfig):
 
 
 class RewardRLConfig(FrozenConfig):
-    """The study.
+    """The configuration of the study.
 
     Attributes:
-        data: Scripted experts on Meta-World with a split `train`.
+        data: A data set of scripted experts on Meta-World with a split `train`.
         rows: The rewards by name.
         task: The Meta-World task to learn.
         seeds: Random seeds of SAC and of the scenes.
-        steps: Actions that SAC takes.
-        repeat: Control steps an action lasts.
-        horizon: Control steps of an episode.
+        steps: Number of actions that SAC takes.
+        repeat: Number of control steps per action.
+        horizon: Number of control steps of an episode.
         size: Height and width of the images that the reward reads, in pixels.
-        every: Actions between evaluations.
-        episodes: Episodes of an evaluation, in scenes that training does not use.
-        pretraining: Steps of DecisionNCE-T.
+        every: Number of actions between evaluations.
+        episodes: Number of episodes of an evaluation, in scenes that training does not use.
+        pretraining: Number of training steps of DecisionNCE-T.
         sac: Further arguments of `stable_baselines3.SAC`.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     data: str
@@ -136,7 +136,7 @@ def episodes_of(store: EpisodeStore, instruction: str, name: str) -> list[int]:
 
 
 def facts_of(store: EpisodeStore, instruction: str, name: str) -> Tree:
-    """Return the number of episodes and tasks that an encoder is trained on, and whether the task is one of them."""
+    """Return the number of episodes and tasks that an encoder is trained on, and True if the task is one of them."""
     texts = [store.episodes[number].instruction for number in episodes_of(store, instruction, name)]
     return {"episodes": len(texts), "tasks": len(set(texts)), "task_in_pretraining": instruction in texts}
 
@@ -152,8 +152,8 @@ def pretrain(config: RewardRLConfig, store: EpisodeStore, instruction: str, name
 class State(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A Meta-World task whose observation is the scene in numbers, in decimetres: float32 [16].
 
-    They are hand (3, from the middle of the table), gripper opening, object (3), goal (3), and the ways from the hand
-    to the object and to the goal. Nothing is rendered unless a reward asks for it.
+    The numbers are the hand (3, from the middle of the table), the gripper's opening, the object (3), the goal (3), and
+    the vectors from the hand to the object and to the goal. Nothing is rendered unless a reward needs it.
     """
 
     def __init__(self, env: CameraEnv) -> None:
@@ -206,7 +206,7 @@ def make(config: RewardRLConfig, row: Row, out: Path, seed: int) -> Rewarded:
 
 
 def encoder(row: Row, out: Path, seed: int) -> DualEncoder:
-    """Return the encoder of a row; a random one is another for every seed."""
+    """Return the encoder of a row; a random encoder differs between seeds."""
     if row.encoder != "random":
         return DualEncoder.from_pretrained(encoder_folder(out, row.encoder))
     torch.manual_seed(seed)
@@ -214,7 +214,7 @@ def encoder(row: Row, out: Path, seed: int) -> DualEncoder:
 
 
 class Played(NamedTuple):
-    """One episode: success at its last moment and at any, and its rewards by the row's reward."""
+    """The result of an episode: success at the last step, success at any step, and the row's rewards."""
 
     end: bool
     ever: bool
@@ -258,13 +258,13 @@ def learn(config: RewardRLConfig, row: Row, seed: int, out: Path) -> Tree:
 
 SPARSE = Row(kind="sparse")
 SOLVED = 0.9
-"""Success at the last evaluation that counts as solved."""
+"""Minimum success at the last evaluation at which the task counts as solved."""
 
 
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `rows`: row -> seeds that solve the task, with Wilson's interval, and success with t intervals over seeds.
+    """Return `rows`: by row, the share of seeds that solve the task (Wilson's interval), and success (t over seeds).
 
-    `end` and `ever` are of the last evaluation, `area` is the mean of `end` over all of them.
+    `end` and `ever` are from the last evaluation, and `area` is the mean of `end` over all evaluations.
     """
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
@@ -280,7 +280,7 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
 
 
 def figure(rows: Rows) -> Any:
-    """Return success over SAC's actions, the mean of the seeds over their range."""
+    """Return a figure of success over SAC's actions, with the mean and the range of the seeds."""
     made, ((panel,),) = panels(1, 1, 5.2, 3.2)
     for colour, name in zip(COLOURS, dict.fromkeys(row["row"] for row in rows), strict=False):
         runs = [row["points"] for row in rows if row["row"] == name]

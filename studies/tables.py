@@ -1,8 +1,8 @@
 """The tables of the documentation, written from the result files: `python -m studies.tables [--figures]`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs` or in README.md, and numbers in the
-prose are filled from its cells (`studies.prose` has the marks). Results of studies are read from `studies/results`,
-timings and faults from `benchmarks/results`.
+A table is written between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs` or in README.md. Numbers in the
+prose are filled from its cells (`studies.prose` describes the marks). Results of studies are read from
+`studies/results`, timings and faults from `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ Rows = list[list[str]]
 
 
 SHARES = ("accuracy", "ordering", "triples")
-"""Beginnings of the metrics that are shares."""
+"""First words of the names of metrics that are shares."""
 
 
 def rewards(rows: Sequence[str], columns: Mapping[str, str]) -> str:
-    """Rows of the Meta-World study on test episodes; `{form}` is the row's own segment score."""
+    """Return rows of the Meta-World study on test episodes; `{form}` in a column is replaced by the row's own form."""
     table = kept("metaworld_rewards", metaworld_rewards.summary)["rows"]
     lines: Rows = []
     for name in rows:
@@ -111,7 +111,7 @@ ORDER = {
 
 
 def sign_study() -> str:
-    """VOC of every seed: the mean of a sign says nothing."""
+    """Return the VOC of every seed, because the mean of numbers with random signs says nothing."""
     table, rows = kept("metaworld_rewards", metaworld_rewards.summary)["rows"], []
     for name in ("vlo from scratch", "directed vlo from scratch"):
         test = table[name]["test"]
@@ -121,12 +121,12 @@ def sign_study() -> str:
 
 
 def own_videos(name: str) -> str:
-    """Recipes on a few real videos."""
+    """Return the results of recipes on a few real videos."""
     return markdown(*own_videos_study.table(kept(f"own_videos_{name}", own_videos_study.summary)))
 
 
 def r3m_language() -> str:
-    """R3M under its own language reward."""
+    """Return the results of R3M's own language reward."""
     found = kept("r3m_language", r3m_study.summary)
     names = {"voc": "VOC", "voc_wrong_instruction": "VOC, wrong instruction", "accuracy": "accuracy at the last frame"}
     return markdown(
@@ -136,7 +136,7 @@ def r3m_language() -> str:
 
 
 def reward_rl() -> str:
-    """SAC's success from every reward."""
+    """Return SAC's success from every reward."""
     found = kept("reward_rl", reward_rl_study.summary)
     asked = {"all tasks": "yes", "other tasks": "no"}
     rows = []
@@ -153,20 +153,20 @@ def reward_rl() -> str:
 
 
 def difference(differences: Differences) -> str:
-    """Paired differences, their mean with its interval."""
+    """Return paired differences, and their mean with its interval."""
     found = paired(differences)
     return estimate({"value": found.value, "low": found.low, "high": found.high})
 
 
 def each_seed(found: Tree, *, share: bool) -> str:
-    """Mean, interval where there are several seeds, and the value of every seed."""
+    """Return the mean, its interval if there are several seeds, and the value of every seed."""
     if found["low"] is None:
         return f"{found['mean']:.2f} (one seed)"
     return f"{estimate(found, share=share)} ({seeds(found['values'])})"
 
 
 def goal_reaching(name: str) -> str:
-    """Agents in one environment; where they were measured, success inside a part and signals for staying at a goal."""
+    """Return agents in one environment and, if measured, success inside a part and signals for staying at a goal."""
     found = kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
     keys = {"success": "success", "success_at_end": "success at the end", "closest_distance": "closest distance, m"}
     keys |= {"inside": "success inside a part"} if any("inside" in one for one in found.values()) else {}
@@ -183,7 +183,7 @@ def goal_reaching(name: str) -> str:
 
 
 def when_reached(name: str, share: float = 0.9) -> str:
-    """Environment steps after which each seed first reached a share of its goals."""
+    """Return the environment steps after which each seed first reached a share of its goals."""
     rows = []
     for row, found in kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"].items():
         steps = [[point["step"] for point in run["curve"] if point["success"] >= share] for run in found["runs"]]
@@ -202,7 +202,7 @@ PAPER_TABLE_1 = {
 
 
 def lost_to_corruption() -> str:
-    """Success on clean observations minus that on corrupted ones, paired by seed."""
+    """Return success on clean observations minus success on corrupted observations, paired by seed."""
     clean, corrupted = (
         kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
         for name in ("fetch_reach_matched", "fetch_reach_corrupted")
@@ -221,14 +221,14 @@ def lost_to_corruption() -> str:
 
 
 def antmaze() -> str:
-    """The paper's Table 1, of which nothing was run."""
+    """Return the paper's Table 1; none of its experiments was run."""
     agents = ("TD InfoNCE", "QRL", "contrastive RL", "GCBC", "DT", "IQL", "TD3 + BC")
     rows = [[name, *numbers, "not run"] for name, numbers in PAPER_TABLE_1.items()]
     return markdown(["AntMaze (D4RL v2), paper's Table 1", *agents, "ours, any agent"], rows)
 
 
 def interpolation() -> str:
-    """The order of interpolants along the way."""
+    """Return the numbers of interpolated states in order along the way."""
     rows = []
     for one in kept("interpolation")["rows"]:
         encoder = one["encoder"]
@@ -244,7 +244,7 @@ def interpolation() -> str:
 
 
 def premier_taco_start() -> str:
-    """Settings under which the window loss starts, every seed's number; accuracies are of one sample for all."""
+    """Return each seed's results for the settings of the window loss; accuracies are on one common sample."""
     found: dict[str, list[Tree]] = {}
     for row in sorted(kept("premier_taco_start")["rows"], key=lambda row: row["seed"]):
         found.setdefault(row["setting"], []).append(row)
@@ -257,7 +257,7 @@ def premier_taco_start() -> str:
 
 
 def fewshot_window_differences() -> str:
-    """Success of other windows, batches and negatives minus that of Premier-TACO, paired by seed and task."""
+    """Return success with other windows, batches and negatives minus Premier-TACO's, paired by seed and task."""
     found = fewshot_scores(kept("fewshot_window", fewshot_result)["table"])["last"]
     own = found.pop("premier_taco/finetuned")
     rows = [[name, difference(other - own)] for name, other in found.items()]
@@ -265,7 +265,7 @@ def fewshot_window_differences() -> str:
 
 
 def dmc_experts() -> str:
-    """Returns of the planners with the true dynamics."""
+    """Return the table of the planners' returns with the true dynamics."""
     rows = []
     for about in [*kept("dmc_experts")["rows"], *kept("dmc_dog_experts")["rows"]]:
         returns = [episode["return"] for episode in about["episodes"]]
@@ -281,7 +281,7 @@ def dmc_experts() -> str:
 
 
 def experts(suite: str) -> str:
-    """Success of scripted experts."""
+    """Return the table of the scripted experts' success."""
     rows = []
     for cell in kept(f"{suite}_experts")["rows"]:
         steps = number(cell.get("steps_median"), 0), str(cell.get("steps_most", ""))
@@ -376,7 +376,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def plot(folder: Path) -> None:
-    """Write the figures of the documentation whose data a result file holds."""
+    """Write the documentation's figures whose data are in result files."""
     save(actol_as_trained.figure(kept("actol_as_trained")["rows"]), folder / "actol_as_trained.svg")
     lengths = kept("gradient_by_length")
     save(gradient_by_length.figure(lengths["rows"], lengths["config"]["lengths"]), folder / "gradient_by_length.svg")
@@ -407,7 +407,7 @@ def table(name: str) -> str:
 
 
 def fill(text: str) -> str:
-    """Return a page with every table, and every marked number of its prose, written anew."""
+    """Return a page with every table, and every marked number in its prose, updated."""
     tables = TABLE.sub(lambda found: f"<!-- table {found[1]} -->\n{table(found[1])}\n<!-- end -->", text)
     return fill_marks(tables, table)
 

@@ -1,9 +1,9 @@
 """The rule that turns a claim's test into a verdict.
 
-A claim is *shown* where the gate was passed and the paired interval excludes 0, with at least four seeds. One that is
-not shown is *refuted* where the interval excludes half of the paper's effect (where the paper has no number in our
-unit: where it lies below 0). Otherwise the test is *inconclusive*, and half the width of the interval is the smallest
-effect that it could have seen.
+A claim is *shown* if the gate was passed and the paired interval excludes 0, with at least four seeds. A claim that is
+not shown is *refuted* if the interval excludes half of the paper's effect (or, if the paper has no number in our unit,
+if the interval lies below 0). Otherwise the test is *inconclusive*. Half the width of the interval is the smallest
+effect that the test could have detected.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Verdict = Literal["shown", "refuted", "inconclusive", "not run", "not testable h
 
 @dataclass(frozen=True)
 class Gate:
-    """What shows that the machinery of a test is healthy.
+    """A check that a test is able to show an effect.
 
     Attributes:
-        text: The number and what it has to be.
-        passed: True when it is.
+        text: A number and the range in which it must be.
+        passed: True if the number is in this range.
     """
 
     text: str
@@ -36,19 +36,19 @@ class Gate:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper and its test here.
+    """A claim of a paper and our test of it.
 
     Attributes:
         paper: Name of the method.
         claim: The claim, and where the paper makes it.
-        test: What was compared here, with a link to the page.
-        result: The result file in `studies/results`, which names its command. None where nothing can be run.
-        differences: Returns the method's number less the baseline's: one for each seed and task.
-        gate: Returns the gate.
-        effect: The paper's difference in the same unit, where it states one.
+        test: The comparison that we made, with a link to the page.
+        result: The result file in `studies/results`, which names its command. None if nothing can be run.
+        differences: Function that returns the method's number minus the baseline's, for each seed and task.
+        gate: Function that returns the gate.
+        effect: The paper's difference in the same unit, if it states one.
         unit: `share` of episodes or videos, whose differences stay in [-1, 1]; `ratio`, whose differences are of
             logarithms; or a `number`.
-        reason: Why it is not testable here.
+        reason: The reason why we cannot test the claim.
     """
 
     paper: str
@@ -64,12 +64,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the number it rests on.
+    """A verdict and the number on which it is based.
 
     Attributes:
         verdict: The verdict.
-        estimate: The mean paired difference with its interval, where there is one.
-        smallest: Smallest effect that the test could have seen.
+        estimate: The mean paired difference with its interval, if there is one.
+        smallest: Smallest effect that the test could have detected.
     """
 
     verdict: Verdict
@@ -81,9 +81,9 @@ def judge(differences: Differences, effect: float | None, *, passed: bool) -> Ju
     """Return the verdict on paired differences.
 
     Args:
-        differences: One number a seed and task.
-        effect: The paper's, in the same unit.
-        passed: True when the gate was passed.
+        differences: One number per seed and task.
+        effect: The paper's difference in the same unit, if it states one.
+        passed: True if the gate was passed.
     """
     found = paired(differences)
     half = None if found.n < 2 else (found.high - found.low) / 2

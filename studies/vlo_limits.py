@@ -1,10 +1,11 @@
-"""Definition 4.1 of AcTOL, minimised numerically: which delta can similarities of frames and text reach?
+"""Numerical test of AcTOL's Definition 4.1: for which delta can similarities of frames and text have the property?
 
     python -m studies.vlo_limits --out runs/vlo_limits
 
 The definition asks for gaps above 1/delta, 0 < delta < 1, between the scores of a nearer and a farther frame, and for
-ties within delta. Scores are differences of cosines over a temperature. The T cosines of a video with evenly spaced
-frames are free parameters in [-1, 1]; from random starts they follow Adam on L_VLO, and the best start is kept.
+differences within delta between equally distant frames. Scores are differences of cosines divided by a temperature. The
+T cosines of a video with evenly spaced frames are free parameters in [-1, 1]. Adam minimises L_VLO from several random
+starts, and the best result is used.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from studies.harness import Study, Tree, Trial, kept, main, markdown, number
 
 
 class VloLimitsConfig(FrozenConfig):
-    """Videos and their descent.
+    """Settings of the videos and of the minimisation.
 
     Attributes:
-        frames: T of each video.
-        temperatures: Divisors of the scores; 1 is the definition's, 0.01 the authors'.
-        starts: Random starts.
-        steps: Gradient steps.
-        processes: Trials at a time.
+        frames: Number of frames T of each video.
+        temperatures: Temperatures that divide the scores; 1 as in the definition, 0.01 as in the authors' code.
+        starts: Number of random starts.
+        steps: Number of gradient steps.
+        processes: Number of trials that run in parallel.
     """
 
     frames: tuple[int, ...] = (3, 5, 10)
@@ -53,14 +54,14 @@ def vlo_limits_study(config: VloLimitsConfig, out: Path) -> Tree:
 
 
 def measure(config: VloLimitsConfig, T: int, temperature: float) -> Tree:
-    """Return what the best start of one length reaches."""
+    """Return the result of the best start for one length and temperature."""
     similarity, excess = minimised(T, temperature, config.starts, config.steps)
     gap, tie = property_of(similarity, temperature)
     return {"excess": excess, "gap": gap, "tie": tie, "greatest_gap": greatest_gap(T, temperature)}
 
 
 def minimised(T: int, temperature: float, starts: int, steps: int, seed: int = 0) -> tuple[Tensor, float]:
-    """Return the cosines [T] with the least L_VLO, and how far it lies above its lower bound."""
+    """Return the cosines [T] with the smallest L_VLO, and by how much this loss exceeds its lower bound."""
     times = torch.arange(T).expand(starts, T)
     near, bound = neighbours(times), float(vlo_lower_bound(times[:1]))
     free = torch.randn(starts, T, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
@@ -78,9 +79,9 @@ def minimised(T: int, temperature: float, starts: int, steps: int, seed: int = 0
 
 
 def property_of(similarity: Tensor, temperature: float) -> tuple[float, float]:
-    """Return the least gap of scores between a nearer and a farther frame, and the greatest difference at a tie.
+    """Return the smallest gap of scores between a nearer and a farther frame, and the largest difference at a tie.
 
-    The definition holds for delta where the gap is above 1/delta and the difference below delta.
+    The definition holds for delta if the gap is above 1/delta and the difference below delta.
     """
     values = similarity.numpy() / temperature
     T = len(values)
@@ -98,17 +99,17 @@ def property_of(similarity: Tensor, temperature: float) -> tuple[float, float]:
 
 
 def greatest_gap(T: int, temperature: float) -> float:
-    """Return the greatest gap that cosines of T evenly spaced frames can keep everywhere: 2 / ((T - 1) temperature).
+    """Return the largest gap that cosines of T evenly spaced frames can keep everywhere: 2 / ((T - 1) temperature).
 
-    With gaps of g, the last frame has |s_T - s_1| >= |s_T - s_2| + g, so that |s_1 - s_2| >= g by the triangle, and the
-    first has |s_1 - s_T| >= |s_1 - s_2| + (T - 2) g. Hence (T - 1) g <= |s_1 - s_T| <= 2 / temperature. A steady rise
-    from -1 to 1 reaches it.
+    With gaps of g, the last frame as anchor gives |s_T - s_1| >= |s_T - s_2| + g, so |s_1 - s_2| >= g by the triangle
+    inequality. The first frame as anchor gives |s_1 - s_T| >= |s_1 - s_2| + (T - 2) g. Hence
+    (T - 1) g <= |s_1 - s_T| <= 2 / temperature. A steady rise from -1 to 1 reaches this bound.
     """
     return 2 / ((T - 1) * temperature)
 
 
 def table() -> str:
-    """Return how far L_VLO's minimum meets Definition 4.1."""
+    """Return the table that compares L_VLO's minimum with Definition 4.1."""
     head = [
         "frames",
         "temperature",

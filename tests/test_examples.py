@@ -61,7 +61,7 @@ def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "--sample_weighting.progress_path=out/lerobot/run_progress.parquet" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_compare_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     need_videos()
     recipes = ("--recipes", "decisionnce_t-videos", "clip-videos")

@@ -1,4 +1,4 @@
-"""`python -m counterpoint` is `counterpoint`."""
+"""Run the command line: `python -m counterpoint` is the same as `counterpoint`."""
 
 from counterpoint.cli import main
 

@@ -1,8 +1,8 @@
 """Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
 
-Only the data decide which episodes are in a block. A worker computes a block's content with one torch thread, and
-writes it as a part of a claimed folder. So a block has the same bytes wherever it is computed, a block that is computed
-twice is written once, and a killed call can be continued.
+Which episodes are in a block depends only on the data. A worker computes a block's content with one torch thread, and
+writes it as one file of a locked folder (see `counterpoint.folder`). So a block has the same bytes wherever it is
+computed, a block that is computed twice is written once, and a run that was killed can be resumed.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from counterpoint.workers import worker_pool
 THREADS = 8
 """Maximum number of threads per process: Python's global lock keeps more threads from decoding at the same time."""
 SMALLEST, LARGEST, AIM = 256, 8192, 64
-"""Frames at which a block is full: at least `SMALLEST`, at most `LARGEST`; in between, a corpus has `AIM` blocks."""
+"""A block is full at 1/`AIM` of the corpus's frames, but at least at `SMALLEST` and at most at `LARGEST` frames."""
 ATTEMPTS = 4
-"""Number of Ray workers that may die over one block; after that, the block is taken to be what kills them."""
+"""Maximum number of Ray workers that may die while computing one block; then the block is taken to be the cause."""
 TASKS = 10_000
-"""Maximum number of Ray tasks; in a larger corpus, one task has several blocks."""
+"""Maximum number of Ray tasks; in a corpus with more blocks, one task has several blocks."""
 WAIT = 30.0
-"""Seconds to wait for Ray Data's thread to end, which takes one or two."""
+"""Maximum time in seconds to wait for Ray Data's thread to end; it usually takes one or two seconds."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive episodes.
+    """A range of consecutive episodes, which is computed as one unit of work.
 
     Attributes:
-        number: Position among the blocks.
-        first: The first episode.
-        end: The episode after the last.
+        number: Index of this block among all blocks.
+        first: Index of the first episode.
+        end: Index of the last episode, plus 1.
         frames: Number of frames of these episodes.
     """
 
@@ -60,7 +60,7 @@ class Block:
 
     @property
     def episodes(self) -> range:
-        """Numbers of the episodes."""
+        """The indices of the episodes."""
         return range(self.first, self.end)
 
 
@@ -78,17 +78,17 @@ def blocks_of(lengths: Array) -> tuple[Block, ...]:
 
 
 Work = Callable[[Block], bytes]
-"""Returns the content of a block's file."""
+"""A function that computes a block and returns the content of its file."""
 Opener = Callable[[], Work]
-"""Opens model and data in a worker process; the opener itself is pickled."""
+"""A picklable function that opens model and data in a worker process, and returns the worker's `Work`."""
 
 
 @dataclass(frozen=True)
 class BlockFiles:
-    """The files of a corpus's blocks.
+    """The files that hold the results of a corpus's blocks, one file per block.
 
     Attributes:
-        root: The claimed folder that holds the files as parts.
+        root: The locked folder that holds the files (see `counterpoint.folder`).
         suffix: End of the files' names.
         blocks: All blocks.
     """
@@ -111,15 +111,15 @@ class BlockFiles:
         return self.root / self.name(block)
 
     def left(self) -> list[Block]:
-        """Return the blocks that have no whole file yet."""
+        """Return the blocks that have no complete file yet."""
         whole = mend(self.root)
         return [block for block in self.blocks if self.name(block) not in whole]
 
     def begin(self, block: Block) -> None:
-        """Note that a worker begins a block, in case the worker dies.
+        """Record that a worker begins a block, so that deaths of workers over this block can be counted.
 
         Raises:
-            BadInputError: If too many workers have died over the block.
+            BadInputError: If too many workers have died while computing the block.
         """
         for attempt in range(ATTEMPTS):
             note = self.folder / f".{self.path(block).name}.attempt-{attempt}"
@@ -154,9 +154,10 @@ class Engine:
     """The processes that compute blocks.
 
     Attributes:
-        name: Executor: `single`, processes of this machine with several threads each, or `ray`, workers of Ray Data
-            (the extra `ray`).
-        workers: Number of processes, which share the processor's cores; by default one, and with Ray one per core.
+        name: Executor: `single` uses processes of this machine with several threads each, `ray` uses workers of Ray
+            Data (needs the extra `ray`).
+        workers: Number of processes, which share the processor's cores; by default one process, or with Ray one per
+            core.
         address: Address of Ray's cluster, HOST:PORT or auto; by default this call starts a cluster on this machine and
             stops it at the end.
     """
@@ -166,11 +167,11 @@ class Engine:
     address: Annotated[str | None, arg(metavar="HOST:PORT")] = None
 
     def check(self) -> None:
-        """Refuse settings that cannot work, before long work begins.
+        """Raise an error for settings that cannot work, before long work begins.
 
         Raises:
-            BadInputError: No workers, an address without Ray, or an address where nothing answers.
-            MissingExtraError: Ray is not installed.
+            BadInputError: If there are no workers, an address is given without Ray, or nothing answers at the address.
+            MissingExtraError: If Ray is not installed.
         """
         require(self.name in ("single", "ray"), "--engine", repr(self.name), "single or ray", "choose one")
         require(self.workers is None or self.workers > 0, "--workers", self.workers, "1 or more", "leave it out")
@@ -191,7 +192,7 @@ class Engine:
 
 
 HERE = Engine()
-"""A thread pool of this process."""
+"""The default engine: a thread pool of this process."""
 
 
 def work_through(
@@ -208,8 +209,8 @@ def work_through(
         device: The device that computes; on CUDA each of Ray's workers has a GPU.
 
     Raises:
-        BadInputError: If the work raises it, too many workers died over a block, or a block's file is missing at the
-            end or belongs to no block.
+        BadInputError: If `work` raises it, or too many workers died while computing one block, or at the end a block's
+            file is missing or a file belongs to no block.
     """
     todo = files.left()
     left, total = (sum(block.frames for block in blocks) for blocks in (todo, files.blocks))
@@ -231,7 +232,7 @@ def work_through(
 
 
 def _finish(files: BlockFiles, work: Work, block: Block) -> int:
-    """Write the file of a block, unless it is there; return the block's frames. All engines call this function."""
+    """Write a block's file unless it exists; return the block's number of frames. All engines call this function."""
     name = files.name(block)
     if not files.path(block).is_file() or name not in digests_of(files.root):
         write_part(files.root, name, work(block))
@@ -309,7 +310,7 @@ def _work_group(blocks: Sequence[Block]) -> int:
 
 
 class RayWorker:
-    """A worker of Ray Data, which passes it blocks one by one.
+    """A worker of Ray Data; each call computes one block.
 
     Args:
         files: All blocks.
@@ -322,9 +323,9 @@ class RayWorker:
         self.work: Work | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Finish the block `row["number"]`, unless a dead worker had finished it; bad input is returned, not raised.
+        """Compute the block `row["number"]`, unless its file exists; return bad input as a value instead of raising it.
 
-        If the call raised an error at the start, Ray would repeat the call and wrap the error.
+        Ray would repeat a call that raises an error at the start, and would wrap the error.
         """
         try:
             return {"frames": _finish(self.files, self._work, self.files.blocks[row["number"]]), "error": ""}
@@ -374,7 +375,7 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
 def _ended(batches: Any) -> Iterator[Any]:
     """Close a generator of Ray Data's batches at the end, and wait for the thread that schedules their work.
 
-    Ray ends the whole process when a thread calls Ray after Ray has been stopped.
+    Without this wait, the thread could call Ray after Ray has been stopped; Ray then ends the whole process.
     """
     try:
         yield batches
@@ -391,18 +392,18 @@ def _cores() -> int:
 
 @contextmanager
 def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
-    """Connect to a cluster of Ray, or start one on this machine, and leave or stop it at the end.
+    """Connect to a Ray cluster and disconnect at the end, or start a cluster on this machine and stop it at the end.
 
     Args:
-        address: HOST:PORT or auto; `None` starts one.
+        address: HOST:PORT or auto; `None` starts a cluster.
         workers: Number of processors of a cluster that this call starts.
 
     Yields:
         The module `ray`.
 
     Raises:
-        BadInputError: No cluster answers, or the cluster refuses the connection.
-        MissingExtraError: Ray is not installed.
+        BadInputError: If no cluster answers, or the cluster refuses the connection.
+        MissingExtraError: If Ray is not installed.
     """
     Engine("ray", workers, address).check()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage data are sent unless the user asks for it

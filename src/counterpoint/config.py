@@ -1,4 +1,4 @@
-"""Typed, frozen configurations, and recipes as trees of settings; an unknown key is an error."""
+"""Typed, frozen configurations, and recipes: TOML files with trees of settings; an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def recipe_names() -> list[str]:
 
 
 def list_recipes() -> None:
-    """List the recipes: name, kind and first line."""
+    """Print the name, kind and first line of each recipe."""
     for name in recipe_names():
         print(f"{name:30} {read_recipe(name)['kind']:12} {recipe_title(name)}")
 
@@ -77,7 +77,7 @@ def recipe_title(name: str) -> str:
 
 
 def override(tree: Tree, overrides: Mapping[str, Any]) -> Tree:
-    """Return a copy of `tree` with dotted keys set; unknown keys are reported by `validate`."""
+    """Return a copy of `tree` with other values at dotted keys (`train.steps`); `validate` reports unknown keys."""
     changed: Tree = json.loads(json.dumps(tree))
     for dotted, value in overrides.items():
         *sections, last = dotted.split(".")
@@ -95,7 +95,7 @@ def validate(kind: type[Config], tree: Mapping[str, Any], where: str) -> Config:
     """Return `tree` as a configuration of the given kind.
 
     Raises:
-        BadInputError: Naming the first key that is unknown, missing or ill-typed.
+        BadInputError: If a key is unknown, missing or ill-typed; the message names the first one.
     """
     try:
         return kind.model_validate(tree)
@@ -104,7 +104,7 @@ def validate(kind: type[Config], tree: Mapping[str, Any], where: str) -> Config:
 
 
 def bad_setting(error: ValidationError, kind: type[BaseModel], where: str) -> BadInputError:
-    """Return the first of pydantic's errors as bad input."""
+    """Return the first of pydantic's errors as a `BadInputError`."""
     first = error.errors()[0]
     key, expected = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":

@@ -41,7 +41,7 @@ class BadInputError(ValueError):
 
 
 def require(ok: object, where: str | Path, found: object, expected: str, hint: str) -> None:
-    """Raise a `BadInputError` unless `ok` is true; the class documents the arguments."""
+    """Raise a `BadInputError` unless `ok` is true; the other arguments are those of the class."""
     if not ok:
         raise BadInputError(where, str(found), expected, hint)
 
@@ -60,16 +60,16 @@ def require_known(
     expected: str = "one of {}",
     hint: str = "choose one of these",
 ) -> None:
-    """Raise a `BadInputError` unless a name that a user typed is a known one.
+    """Raise a `BadInputError` unless a name that a user typed is one of the known names.
 
     Args:
         name: The name.
         known: The names that are accepted.
         where: The argument at fault.
         found: The value that was found; by default the name.
-        expected: The values that are accepted, where `{}` stands for the known names: names with similar spelling come
-            first, and only those are shown if there are more than 60 names.
-        hint: An action that would solve the problem, if no known name is spelt much like this one.
+        expected: The values that are accepted; `{}` stands for the list of known names. Names with similar spelling
+            come first. If there are more than 60 names, only those are listed.
+        hint: An action that would solve the problem; shown only if no known name has a similar spelling.
     """
     names = list(known)
     if name not in names:
@@ -86,7 +86,7 @@ MOST_LISTED = 60
 
 @contextmanager
 def relocated(before: str, less: str = "") -> Iterator[None]:
-    """Prefix the location of every `BadInputError` from the block with `before`, and cut the suffix `less` off it."""
+    """Change the location of each `BadInputError` of the `with` block: add prefix `before`, remove suffix `less`."""
     try:
         yield
     except BadInputError as error:
@@ -110,7 +110,7 @@ def import_extra(module: str, extra: str) -> Any:
     """Return an optional module, imported now.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: If the module is not installed.
     """
     try:
         return import_module(module)
@@ -130,10 +130,10 @@ def require_extras(needed: Mapping[str, str]) -> None:
 
 
 def usable_device(device: str | None) -> str:
-    """Return the name of a device that this machine has; by default a GPU, if there is one.
+    """Return `device` if this machine has it; `None` gives `cuda` if there is a GPU, otherwise `cpu`.
 
     Raises:
-        BadInputError: The machine does not have the device.
+        BadInputError: If the machine does not have the device.
     """
     import torch
 
@@ -152,7 +152,7 @@ def usable_device(device: str | None) -> str:
 
 
 def refused_by_the_system(error: Exception) -> BadInputError | None:
-    """Return missing permission, a full disk or too little memory as bad input; `None` for other failures."""
+    """Return a `BadInputError` for missing permission, a full disk or too little memory; `None` for other errors."""
     number = getattr(error, "errno", None)
     if re.search(FULL_DISK, str(error)):  # libraries such as safetensors and HDF5 report it only in the message
         number = errno.ENOSPC
@@ -167,7 +167,7 @@ def refused_by_the_system(error: Exception) -> BadInputError | None:
 
 
 class Terminated(SystemExit):
-    """SIGTERM ended the process; exit code 143."""
+    """Raised when SIGTERM ends the process; the exit code is 143."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
@@ -178,7 +178,7 @@ CONTINUES = "run the same command again to continue"
 
 @contextmanager
 def one_message(again: str = CONTINUES) -> Iterator[None]:
-    """End the process with one message: code 2 for errors that the user can correct, 130 for SIGINT, 143 for SIGTERM.
+    """End the process with one message and an exit code: 2 for the user's errors, 130 for SIGINT, 143 for SIGTERM.
 
     Args:
         again: The message printed after a signal.
@@ -189,7 +189,7 @@ def one_message(again: str = CONTINUES) -> Iterator[None]:
         raise Terminated
 
     def speak(arguments: threading.ExceptHookArgs) -> None:
-        error = arguments.exc_value  # of an experiment tracker's thread, say; the main thread raises it too
+        error = arguments.exc_value  # for example of an experiment tracker's thread; the main thread raises it too
         if not isinstance(error, Exception) or refused_by_the_system(error) is None:
             spoken(arguments)
 
@@ -236,4 +236,4 @@ REFUSALS = {
     errno.ENOSPC: ("no space left", "free some, then run the same command again"),
     errno.EDQUOT: ("a quota that is used up", "free some space, then run the same command again"),
 }
-"""By the system's error number: the words for the problem, and what the user can do about it."""
+"""The system's error number -> description of the problem, and what the user can do about it."""

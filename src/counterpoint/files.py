@@ -23,7 +23,7 @@ def cache_root() -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a small file; its folder is created if absent."""
+    """Write or replace a small file; its folder is created if absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _hidden(path)
     try:
@@ -35,7 +35,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 class Beside(TemporaryDirectory[str]):
-    """A hidden folder next to a path, to prepare the path's content in; folders that killed processes left are removed.
+    """A temporary hidden folder next to a path, in which the path's content is prepared.
+
+    Such folders that killed processes left behind are removed.
 
     Args:
         path: The path that the content will have; its parent folder is created if absent.
@@ -66,7 +68,7 @@ class Beside(TemporaryDirectory[str]):
 
 
 def remove(path: Path) -> None:
-    """Remove a folder if it exists, after renaming it, so that a kill leaves no partial folder under its name."""
+    """Rename a folder, if it exists, then delete it, so that a killed process leaves no partial folder at `path`."""
     hidden = _hidden(path)
     with suppress(FileNotFoundError):
         path.rename(hidden)
@@ -86,7 +88,7 @@ def read_object(path: Path, expected: str, hint: str) -> dict[str, Any]:
     """Return the JSON object of a file.
 
     Raises:
-        BadInputError: When the file holds no object; the error has the given `expected` and `hint`.
+        BadInputError: If the file holds no object; the error has the given `expected` and `hint`.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

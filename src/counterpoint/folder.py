@@ -1,14 +1,16 @@
-"""A folder that one process writes and any process reads: claimed, written part by part, verified and continued.
+"""A folder that one process writes and any process may read.
+
+The writing process locks ("claims") the folder and writes its files ("parts") one by one; a later call can resume the
+work.
 
 FOLDER/.lock        held while a process writes; the operating system frees it however the process ends
 FOLDER/NOTE         JSON: the format and all values that decide the content; a continued folder must have the same
 FOLDER/SHA256SUMS   the journal: digest and name of each part, as `sha256sum --check SHA256SUMS` reads them
 
 A part is written under a temporary name and then renamed; its journal line is written after it. A process that is
-killed at any moment leaves complete parts, perhaps one of them without its line, and at most one torn line. A part that
-has no line of its own, or whose bytes do not match the digest in its line, is ignored and made again. A folder whose
-parts belong together, such as a model or a checkpoint, is sealed: all lines are written at once when all parts are
-there.
+killed at any moment leaves only complete parts. At most one part has no line, and at most one line is torn. A part
+without a line, or whose bytes do not match the digest in its line, is ignored and made again. A folder whose parts
+belong together, such as a model or a checkpoint, is "sealed": all lines are written at once, after all parts.
 """
 
 from __future__ import annotations
@@ -50,19 +52,20 @@ def claim(
     Args:
         folder: The folder.
         note: Name of the file that holds the format and the identity.
-        identity: JSON values that decide the content; another call continues the folder only if they are the same.
-        what: The content, for messages: `embeddings`.
-        does: The work of a process in the folder, for messages: `embeds`.
+        identity: JSON values that decide the content; another call can continue the folder only with the same values.
+        what: Name of the content for messages, such as `embeddings`.
+        does: The process's activity in the folder, as a verb for messages, such as `embeds`.
         hint: Advice to a caller whose identity differs.
-        begin: True writes the note of a new folder, which has to be empty; with False the caller writes the note later.
-        discard: Remove the content of a folder with another identity, and begin anew.
+        begin: If True, write the note of a new folder, which has to be empty; if False, the caller writes the note
+            later.
+        discard: Delete the content of a folder with another identity and begin anew, instead of raising an error.
 
     Returns:
         The open lock: closing it frees the folder.
 
     Raises:
-        BadInputError: When another process holds the folder, or the folder holds other content or another version's
-            files.
+        BadInputError: If another process has locked the folder, or the folder holds other content or files of another
+            version.
     """
     path, expected = folder / note, "a new folder, or one to continue"
     require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", hint)
@@ -96,14 +99,14 @@ def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
 
     Args:
         file: The file.
-        does: The work that needs the lock, for the message: `trains`.
-        wait: Wait for another process instead of refusing.
+        does: The process's activity, as a verb for the message, such as `trains`.
+        wait: Wait until the lock is free, instead of raising an error.
 
     Returns:
         The open lock; closing it frees the lock.
 
     Raises:
-        BadInputError: When another process holds the lock.
+        BadInputError: If another process holds the lock.
     """
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +129,10 @@ def lock(file: Path, does: str, *, wait: bool = False) -> IO[str]:
 
 
 def require_format(where: Path, found: object, what: str) -> None:
-    """Refuse files that another version of this package wrote, by their format number.
+    """Raise an error if a format number shows that another version of this package wrote the files.
 
     Raises:
-        BadInputError: The formats differ; the hint says what to do.
+        BadInputError: If the formats differ; the hint says what to do.
     """
     of = "no format" if found is None else f"format {found}"
     hint = "make it again with this version, or use it with the one that wrote it: 0.1, for formats before 3"
@@ -137,7 +140,7 @@ def require_format(where: Path, found: object, what: str) -> None:
 
 
 def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], what: str, hint: str) -> None:
-    """Raise a `BadInputError` that names the first key at which two identities differ, if they do."""
+    """Raise a `BadInputError` if two identities differ; the message names the first key at which they differ."""
     found = first_difference(then, json.loads(json.dumps(now)))
     if found is not None:
         key = found[0].removeprefix("identity.").removeprefix("recipe.")
@@ -146,8 +149,8 @@ def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], w
 
 
 def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Return the first key, dotted, at which two trees differ, with its two values; `None` if they are equal."""
-    keys = sorted({**now, **then}, key=lambda key: key != "name")  # `name` first: it says most
+    """Return the first dotted key at which two trees differ, and its two values; `None` if the trees are equal."""
+    keys = sorted({**now, **then}, key=lambda key: key != "name")  # `name` first: it is the most informative
     for key in keys:
         old, new = then.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -199,7 +202,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 def mend(folder: Path) -> set[str]:
-    """Read every part, reduce the journal to the sorted lines of whole parts, and return the names of these parts."""
+    """Check every part, reduce the journal to the sorted lines of undamaged parts, and return these parts' names."""
     noted = sorted(digests_of(folder).items())
     whole = {name: digest for name, digest in noted if (folder / name).is_file() and sha256_of(folder / name) == digest}
     content = _lines(whole)
@@ -209,10 +212,10 @@ def mend(folder: Path) -> set[str]:
 
 
 def check_part(folder: Path, name: str, hint: str, *, read: bytes | None = None) -> Path:
-    """Check a part, or the bytes `read` from it before, against its digest; return the part's path.
+    """Check a part against its digest and return its path; if `read` is given, check these bytes instead of the file's.
 
     Raises:
-        BadInputError: When the part is missing, has no digest, or does not match it.
+        BadInputError: If the part is missing, has no digest, or does not match its digest.
     """
     path, journal = folder / name, folder / DIGESTS
     for file in (journal, path):
@@ -232,7 +235,7 @@ def read_part(folder: Path, name: str, hint: str) -> bytes:
 
 
 def _parsed(folder: Path) -> tuple[dict[str, str], bool]:
-    """Return the journal's digests by name, and True if all its lines are whole."""
+    """Return the journal's digests by name, and True if all lines of the journal are complete."""
     path = folder / DIGESTS
     lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     found = [_LINE.fullmatch(line) for line in lines[:-1]]

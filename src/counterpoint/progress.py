@@ -16,22 +16,23 @@ from rich.table import Table
 from rich.text import Text
 
 LONG = 600.0
-"""Work that takes longer than this many seconds says how long it will take."""
+"""Work that will take more than this number of seconds prints an estimate of its duration."""
 _BAR = 10  # columns of the bar
 _TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as known
 
 
 class ProgressBar:
-    """A counter of `unit`s from `done` to `total`; a context manager.
+    """A progress bar that counts from `done` to `total`; a context manager.
 
     Args:
         title: The work, in a word or two.
         total: Number of units.
         unit: Name of a unit, in the plural.
         done: Number of units that an interrupted run had done.
-        every: Seconds between lines where the output is no terminal.
-        shown: False shows nothing; use it in all but one of several processes that do the same work.
-        shorten: The option that shortens the work, such as `--train.steps`; work of over ten minutes suggests it.
+        every: Seconds between lines if the output is not a terminal.
+        shown: If False, nothing is printed; use this in all but one of several processes that do the same work.
+        shorten: The option that shortens the work, such as `--train.steps`; it is suggested if the work will take more
+            than ten minutes.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ProgressBar:
             self._say()
 
     def advance(self, units: int = 1, note: str = "") -> None:
-        """Count `units` more; `note` stands at the end of the line."""
+        """Add `units` to the count; `note` is shown at the end of the line."""
         self._done += units
         self._note = note or self._note
         now = time.monotonic()
@@ -92,7 +93,7 @@ class ProgressBar:
         return ", ".join(parts)
 
     def _drawing(self) -> Table:
-        """Return a bar, where there is room, and the line, whose end is cut to the terminal's width."""
+        """Return the line, cut to the terminal's width, with a bar before it if there is room."""
         text, grid = f"{self._title} {self._text()}", Table.grid(padding=(0, 1))
         line = Text(f"{text}, {self._note}" if self._note else text, no_wrap=True, overflow="ellipsis")
         if len(text) + _BAR < self.console.width:
@@ -108,7 +109,7 @@ class ProgressBar:
         print(f"{self._title}: {self._text()}{note}", file=self.console.file, flush=True)
 
     def _warn(self) -> None:
-        """Say how long the work will take and how to shorten it, once it is known to take long."""
+        """If the work will take long, print once how long and how to shorten it."""
         spent, counted, left = self._advanced - self._start, self._done - self._first, self._total - self._done
         known = counted >= _TRIED_UNITS or spent >= _TRIED_SECONDS
         if self._shorten and known and left * spent > LONG * counted:
@@ -119,7 +120,7 @@ class ProgressBar:
 
 
 def _rate(rate: float, unit: str) -> str:
-    """Return units a second, or seconds a unit where there is less than one unit a second."""
+    """Return the units per second as text; the seconds per unit if the rate is below one per second."""
     return f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s/{unit.split()[-1].removesuffix('s')}"
 
 

@@ -1,4 +1,4 @@
-"""The origin of a number: commit, versions and hardware, written into every run and every result file."""
+"""The origin of a result: commit, versions and hardware, written into every run and every result file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _downloads: dict[str, str] = {}
 
 
 def note_download(name: str, revision: str) -> None:
-    """Remember the commit of a repository on the Hub from which this process took weights."""
+    """Record the commit of a Hugging Face Hub repository from which this process took weights."""
     _downloads[name] = revision
 
 
 def provenance() -> dict[str, Any]:
-    """Commit (and whether the tree differs from it), package versions, downloads, Python and hardware."""
+    """Return the commit, True if the tree differs from it, package versions, downloads, Python and hardware."""
     return {
         "commit": _git("rev-parse", "HEAD"),
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
@@ -38,7 +38,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in this file's folder; `None` outside a checkout."""
+    """Return the output of git in this file's folder; `None` outside a checkout."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True

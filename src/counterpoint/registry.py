@@ -1,7 +1,7 @@
 """Lazy tables: each name stands for an object, which is imported when the name is looked up.
 
-Packages of other people extend a table by entry points. The group `counterpoint.formats` in a package's metadata, say,
-adds to the formats of data sets.
+Other packages extend a table by entry points. For example, entry points of the group `counterpoint.formats` add formats
+of data sets.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class LazyTable(Mapping[str, Any]):
         """Return the object of a name, imported now.
 
         Raises:
-            KeyError: The name is unknown.
-            BadInputError: The package that adds the name cannot be imported.
+            KeyError: If the name is unknown.
+            BadInputError: If the package that adds the name cannot be imported.
         """
         if name in self._own:
             thing = self._own[name]
@@ -82,10 +82,11 @@ class LazyTable(Mapping[str, Any]):
         Args:
             name: The name.
             where: The file, key or argument that holds it.
-            found: The name in words for the message; by default the kind of object (`what`) and the name.
+            found: Description of the name for the message; by default the kind of object (`what`) and the name.
 
         Raises:
-            BadInputError: The name is unknown (the nearest one is suggested), or its package cannot be imported.
+            BadInputError: If the name is unknown (the nearest known name is suggested), or its package cannot be
+                imported.
         """
         require_known(name, self, where, found or f"{self.what} {name!r}")
         return self[str(name)]

@@ -1,4 +1,4 @@
-"""Work in other processes: a pool that ends with its parent, and a process that may crash."""
+"""Run functions in other processes: in a pool that ends with its parent, or in one process that may crash."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def worker_pool(
         workers: Number of processes. They are spawned, since forked processes would share threads and graphics
             contexts.
         enter: Called with `arguments` once in each worker.
-        arguments: Picklable values.
+        arguments: Picklable arguments of `enter`.
 
     Raises:
-        BadInputError: A worker died.
+        BadInputError: If a worker died.
     """
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _enter_worker, (enter, arguments))
     # Let the pool start all workers before it watches them. A worker that dies while another one starts would crash the
@@ -53,7 +53,10 @@ def worker_pool(
 
 
 def _enter_worker(enter: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
-    """Leave Ctrl-C to the parent, and exit when the parent exits, since a killed parent cannot stop its workers."""
+    """Set up a worker: it ignores Ctrl-C, which the parent handles, and exits when the parent exits.
+
+    A killed parent cannot stop its workers.
+    """
 
     def exit_with_parent() -> None:
         parent = multiprocessing.parent_process()
@@ -89,14 +92,14 @@ def in_worker(
 
     Args:
         function: A picklable function; its exceptions are raised in the caller.
-        args: The function's arguments; if the first is a path, it names the input in the error.
+        args: The function's arguments; if the first is a path, the error's message names it.
         timeout: Seconds that the function may take before its process is killed, not counting the start of the process;
             `None` for no limit.
         expected: The `expected` of the error's message.
         hint: The `hint` of the error's message.
 
     Raises:
-        BadInputError: When the process dies or takes too long.
+        BadInputError: If the process dies or takes too long.
     """
     paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     process = subprocess.Popen(
@@ -130,7 +133,7 @@ def in_worker(
 
 
 def serve() -> None:
-    """Carry out the request that standard input holds, and write the answer to the original standard output."""
+    """Run the pickled call from standard input, and write its result or exception to the original standard output."""
     function, args = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as pipe:
         os.dup2(2, 1)  # so that prints of the function go to standard error

@@ -18,7 +18,7 @@ LIBERO_TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "l
 
 
 def check_data(config: FewshotConfig) -> None:
-    """Raise `BadInputError` for the first task, camera or way of recording that a suite does not have."""
+    """Raise `BadInputError` for the first task, camera or kind of recording that a suite does not have."""
     data, tasks = config.data, [known_task(config.data.suite, task) for task in config.data.unseen_tasks]
     twice = [name for name, known in zip(data.unseen_tasks, tasks, strict=True) if tasks.count(known) > 1]
     require(not twice, "data.unseen_tasks", " and ".join(twice), "every task once", "leave one out")
@@ -39,10 +39,10 @@ def check_data(config: FewshotConfig) -> None:
 
 
 def known_task(suite: str, task: str) -> str:
-    """Return the one name that a task has, so that two names of one task are equal.
+    """Return a task's canonical name, so that two names of one task become equal.
 
     Raises:
-        BadInputError: When the suite has no such task, or the name means several.
+        BadInputError: If the suite has no task of this name, or several.
     """
     known: tuple[str, ...] = (task,)
     expected = "a task's own name, which folders have"

@@ -13,10 +13,10 @@ from counterpoint.training.loop import TrainConfig
 from studies.harness import ALLOWED, check_names, refuse_keys
 
 STEPS = {"metaworld": 200, "dmc": 500}
-"""Suite -> control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
+"""For each suite, the control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
 
 SET_ELSEWHERE = {"cloning.freeze": "a row says it, by frozen", "seed": "seeds counts them"}
-"""Settings of cloning that the study fills in itself."""
+"""Settings of cloning that the study sets itself, with the reason."""
 
 
 class FewshotData(FrozenConfig):
@@ -24,29 +24,29 @@ class FewshotData(FrozenConfig):
 
     Attributes:
         suite: The simulator.
-        pretraining_tasks: Names without the suite.
-        unseen_tasks: The columns of the table.
-        episodes: Pretraining episodes a task.
-        validation_episodes: Episodes a task kept back to score pretraining with; 0 for none.
+        pretraining_tasks: Names of the pretraining tasks, without the suite.
+        unseen_tasks: Names of the unseen tasks, which are the columns of the table.
+        episodes: Number of pretraining episodes per task.
+        validation_episodes: Number of episodes per task that are held out to evaluate pretraining; 0 for none.
         behaviour: Behaviour in the pretraining data: `expert` is the scripted expert or planner with noise, `random`
             acts uniformly (Figure 7).
         noise: Standard deviation of the Gaussian noise on the expert's actions; 0.3 in the paper (Appendix C).
-        repeat: Control steps an action lasts on Meta-World (the paper gives none; 1 records and acts at 80 Hz).
-        steps: Control steps (dm_control: actions) of a pretraining episode, which goes on when the task is solved, and
-            limit of demonstrations and rollouts; by default 200 on Meta-World, 500 on dm_control, and the simulator's
-            own on the others.
-        demonstrations: N, a task; recorded without noise, successful ones only. Each seed of the study has N of its
-            own, the same for all methods.
-        more_demonstrations: Unseen task -> N where it is another, as the paper's 100 of humanoid and dog.
-        camera: Camera of pretraining, as many as `encoder.cameras`; the suite's usual one by default. Of data that are
-            opened, the name they give it, which LIBERO's and robomimic's simulators share.
-        demonstration_camera: Camera of demonstrations and rollouts, where it is another (Figure 6, right).
+        repeat: Number of control steps per action on Meta-World. The paper gives none; 1 records and acts at 80 Hz.
+        steps: Number of control steps (dm_control: actions) of a pretraining episode, which continues after the task is
+            solved, and the limit of demonstrations and rollouts. By default 200 on Meta-World, 500 on dm_control, and
+            the simulator's own limit in other suites.
+        demonstrations: Number N of demonstrations per task, all successful and recorded without noise. Each seed of the
+            study has its own N demonstrations, the same for all methods.
+        more_demonstrations: N of unseen tasks with another N, such as the paper's 100 for humanoid and dog.
+        camera: Camera of pretraining, or several as in `encoder.cameras`; by default the suite's usual camera. For data
+            that are opened, the name in these data, which LIBERO's and robomimic's simulators share.
+        demonstration_camera: Camera of demonstrations and rollouts, if it is another one (Figure 6, right).
         pretraining_path: A data set to pretrain on instead of recording one.
-        demonstrations_path: A data set that holds demonstrations of the unseen tasks, told apart by instruction.
-        render: Pixels a side that are rendered and recorded, where the encoder's are fewer: small images rendered
-            directly are jagged. Rollouts render and resize in the same way.
-        seed: Random seed of everything recorded.
-        workers: Processes that record.
+        demonstrations_path: A data set with demonstrations of the unseen tasks, which are identified by instruction.
+        render: Height and width in pixels of rendered and recorded images, if larger than the encoder's, because small
+            images are jagged if they are rendered directly. Rollouts render and resize in the same way.
+        seed: Random seed of all recordings.
+        workers: Number of processes that record.
     """
 
     suite: Literal["metaworld", "dmc", "robosuite", "libero", "robomimic"] = "metaworld"
@@ -81,7 +81,7 @@ class FewshotData(FrozenConfig):
         return self.steps or STEPS.get(self.suite)
 
     def demonstrations_for(self, task: str) -> int:
-        """Return N of a task."""
+        """Return the number of demonstrations of a task, N."""
         return self.more_demonstrations.get(task, self.demonstrations)
 
     @property
@@ -94,11 +94,11 @@ class Pretraining(FrozenConfig):
     """One way to pretrain an encoder; every seed has a run of its own.
 
     Attributes:
-        objective: Its name and settings.
+        objective: The objective's name and settings.
         encoder: Settings of the encoder that differ from the study's, by dotted key.
-        optimizer: Settings of the optimiser that differ.
-        train: Settings of the loop that differ, mostly `batch_size`.
-        data: `balance` of `StepDataConfig`.
+        optimizer: Settings of the optimiser that differ from the study's.
+        train: Settings of the training loop that differ from the study's, usually `batch_size`.
+        data: Settings of the data: `balance` of `StepDataConfig`.
         initialize_from: An encoder to start from, instead of random weights (Figures 8, 10, 11).
     """
 
@@ -123,10 +123,10 @@ class Row(FrozenConfig):
 
     Attributes:
         name: Name in the table.
-        pretraining: Name of a pretraining; random weights without.
-        frozen: Clone a head on the encoder as it is; otherwise both are trained.
-        encoder: Settings that differ from the study's, where there is no pretraining.
-        initialize_from: A folder or Hub id of an encoder, where there is no pretraining.
+        pretraining: Name of a pretraining; if there is none, the encoder has random weights.
+        frozen: True to train only a head on the frozen encoder; otherwise both are trained.
+        encoder: Settings of the encoder that differ from the study's, if there is no pretraining.
+        initialize_from: A folder or Hub id of an encoder, if there is no pretraining.
         clone: Settings of cloning that differ from the study's, by dotted key (`cloning.shift`).
     """
 
@@ -151,11 +151,11 @@ class Evaluations(FrozenConfig):
     """Evaluation of policies while they are cloned.
 
     Attributes:
-        every: Gradient steps between evaluations; 1000 in the paper.
-        episodes: Episodes of each evaluation; the paper's 40 (20 on dm_control). Each seed of the study has its own,
-            the same for all methods and evaluations.
-        envs: Simulations side by side in each process.
-        processes: Give each simulation a process of its own.
+        every: Number of gradient steps between evaluations; 1000 in the paper.
+        episodes: Number of episodes of each evaluation; 40 in the paper (20 on dm_control). Each seed of the study has
+            its own episodes, the same for all methods and evaluations.
+        envs: Number of parallel simulations in each process.
+        processes: True to run each simulation in a separate process.
         seed: Random seed of the episodes.
     """
 
@@ -172,18 +172,18 @@ class FewshotConfig(FrozenConfig):
     Attributes:
         title: Name in the tables.
         data: Tasks and data.
-        encoder: Encoder of every row, its own changes aside.
+        encoder: Encoder of every row, which a row may change.
         optimizer: Optimiser of pretraining.
         train: Loop of pretraining.
         pretrainings: Pretrainings by name.
         rows: The methods.
         clone: Steps, batch size, precision, learning rate and `cloning` settings of `CloningRecipe`.
         evaluation: Evaluation of policies.
-        seeds: Number of seeds; seed s pretrains, chooses demonstrations and clones with s.
-        reference: The row that others are compared with.
-        resamples: Resamples of the bootstraps over seeds.
-        processes: Policies that are cloned at once.
-        pretraining_processes: Pretrainings that run at once.
+        seeds: Number of seeds; a seed determines pretraining, demonstrations and cloning.
+        reference: The row with which others are compared.
+        resamples: Number of resamples of the bootstraps over seeds.
+        processes: Number of policies that are cloned in parallel.
+        pretraining_processes: Number of pretrainings that run in parallel.
     """
 
     title: str = "few-shot benchmark"

@@ -21,7 +21,7 @@ from studies.fewshot.config import FewshotConfig, FewshotData
 
 
 def record_data(config: FewshotConfig, out: Path) -> None:
-    """Record missing pretraining data and demonstrations; an interrupted recording continues."""
+    """Record missing pretraining data and demonstrations; an interrupted recording resumes."""
     data = config.data
     if config.used_pretrainings and data.pretraining_path is None:
         _RECORDERS[data.suite](config, _pretraining_path(data, out), False)
@@ -30,7 +30,7 @@ def record_data(config: FewshotConfig, out: Path) -> None:
 
 
 def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[EpisodeStore, EpisodeStore | None]:
-    """Return training and validation episodes at `size` pixels; the second is `None` where none were kept back."""
+    """Return training and validation episodes at `size` pixels; the latter are `None` if none were held out."""
     data = config.data
     folders = _folders(_pretraining_path(data, out), data.pretraining_tasks)
     names = [folder.name for folder in folders]
@@ -42,7 +42,7 @@ def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[Episo
 
 
 def open_demonstrations(config: FewshotConfig, out: Path, size: int, task: str) -> EpisodeStore:
-    """Return the demonstrations of a task, or of all tasks where these are one data set."""
+    """Return the demonstrations of a task, or of all tasks if they are in one data set."""
     folder = _demonstrations_folder(config.data, out, task)
     return _open(config.data, folder, "train", config.data.seen_camera, size, out)
 
@@ -50,10 +50,10 @@ def open_demonstrations(config: FewshotConfig, out: Path, size: int, task: str) 
 def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: int) -> EpisodeStore:
     """Return the `count` demonstrations of a task that belong to seed number `seed`.
 
-    Where there are not enough for every seed to have its own, seeds begin again with the first ones.
+    If there are too few for every seed, later seeds use the first demonstrations again.
 
     Raises:
-        BadInputError: When there are fewer than `count` in all.
+        BadInputError: If there are fewer than `count` in all.
     """
     own = [number for number, info in enumerate(store.episodes) if info.instruction == instruction]
     where, expected = f"demonstrations of {instruction!r}", f"{count}, as many as data.demonstrations"
@@ -65,8 +65,8 @@ def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: i
 def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], number: int) -> list[int]:
     """Return seeds of the evaluation episodes that belong to seed number `number`, the same for every method.
 
-    None is another number's, so that episodes pooled over numbers begin differently, and none a demonstration's.
-    LIBERO has a few initial states a task, and seeds count through them.
+    Seeds of different numbers differ, so that pooled episodes begin differently, and no seed is a demonstration's.
+    LIBERO has only a few initial states per task, and its seeds are their numbers.
 
     Args:
         config: The study.
@@ -88,16 +88,16 @@ def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], num
 
 
 def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int]:
-    """Return seeds of the recorded demonstrations; none for a data set that does not give them."""
+    """Return seeds of the recorded demonstrations; empty for a data set that does not store them."""
     about = collected_about(_demonstrations_folder(config.data, out, task)) or {}
     return [int(seed) for seed in about.get("episodes", {}).get("seed", [])]
 
 
 def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
-    """Return task -> mean return of its demonstrations, over as many steps as rollouts take.
+    """Return the mean return of each task's demonstrations, over the same number of steps as rollouts.
 
     Raises:
-        BadInputError: When it is not positive, or demonstrations are shorter or hold no rewards.
+        BadInputError: If a mean is not positive, or demonstrations are shorter or have no rewards.
     """
     found = {}
     for task in config.data.unseen_tasks:
@@ -118,11 +118,11 @@ def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
 
 
 def start_simulations(config: FewshotConfig) -> None:
-    """Make every task once that rollouts or a recording will need, so that errors come early.
+    """Make every task that rollouts or a recording will need once, so that errors occur early.
 
     Raises:
-        BadInputError: When the simulator has no such task or camera.
-        MissingExtraError: When it is not installed.
+        BadInputError: If the simulator has no such task or camera.
+        MissingExtraError: If it is not installed.
     """
     for task in config.data.unseen_tasks:
         task_instruction(config, task)
@@ -136,8 +136,8 @@ def task_instruction(config: FewshotConfig, task: str) -> str:
     """Return the instruction of a task's episodes in data sets.
 
     Raises:
-        BadInputError: When the simulator has no such task or camera.
-        MissingExtraError: When it is not installed.
+        BadInputError: If the simulator has no such task or camera.
+        MissingExtraError: If it is not installed.
     """
     data = config.data
     simulation = make_env(
@@ -175,7 +175,7 @@ def _folders(path: Path, tasks: Sequence[str]) -> list[Path]:
     """Return the folder of a data set of all tasks, or one folder a task.
 
     Raises:
-        BadInputError: When some tasks have a folder and others have none.
+        BadInputError: If some tasks have a folder and others have none.
     """
     missing = [task for task in tasks if not (path / task).is_dir()]
     if len(missing) == len(tasks):

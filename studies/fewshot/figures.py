@@ -1,4 +1,4 @@
-"""Figures of a few-shot study: success during cloning task by task, and the methods side by side with intervals."""
+"""Figures of a few-shot study: success during cloning for each task, and the methods' scores with intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from studies.plots import COLOURS, INK, bar, curve, legend, names, panels, plain
 STYLES = ("-", "--", "-.", ":")
 PANEL_COLUMNS = 4
 KINDS = {"last": ("o", 0.14, None), "best3": ("D", -0.14, "white")}
-"""Kind of score -> marker, distance below the line, and fill."""
+"""Marker, distance below the line, and fill of each kind of score."""
 
 
 def plot_all(result: Tree, out: Path) -> None:
@@ -23,7 +23,7 @@ def plot_all(result: Tree, out: Path) -> None:
 
 
 def curves(result: Tree) -> Any:
-    """Plot a panel a task: the mean over seeds of each evaluation, and the range of the seeds."""
+    """Plot one panel per task: the mean over seeds of each evaluation, and the range of the seeds."""
     tasks, rows = result["config"]["data"]["unseen_tasks"], result["curves"]
     columns = min(PANEL_COLUMNS, len(tasks))
     lines = -(-len(tasks) // columns)
@@ -41,9 +41,10 @@ def curves(result: Tree) -> Any:
 
 
 def scores(result: Tree) -> Any:
-    """Plot a panel a task and one for all of them: a line a method, a dot for each kind of score with its interval.
+    """Plot one panel per task and one for all tasks, with one line per method.
 
-    Where no run has more than one evaluation, the two kinds are one number, and one dot.
+    A line has a dot with its interval for each kind of score. If no run has more than one evaluation, the two kinds are
+    equal and plotted as one dot.
     """
     tasks, rows = result["config"]["data"]["unseen_tasks"], list(result["table"])
     several = any(len(run) > 1 for by in result["curves"].values() for runs in by.values() for run in runs)

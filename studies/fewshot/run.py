@@ -46,15 +46,15 @@ def fewshot_study(config: FewshotConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run continues.
+        out: A folder for this study alone; an interrupted run resumes.
 
     Returns:
         The content of `fewshot.json`.
 
     Raises:
-        BadInputError: When the folder holds another study, a setting is unknown, data are missing, or a worker
+        BadInputError: If the folder holds another study, a setting is unknown, data are missing, or a worker
             process was killed.
-        MissingExtraError: When the simulator or the report's packages are not installed.
+        MissingExtraError: If the simulator or the report's packages are not installed.
     """
     for module in REPORT:  # a missing one is reported before days of training
         import_extra(module, "report")
@@ -89,7 +89,7 @@ def fewshot_study(config: FewshotConfig, out: Path) -> Tree:
 
 
 def plan(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]]:
-    """Return the pretrainings and the policies, seed by seed: a study cut short has whole tables of the first seeds."""
+    """Return pretrainings and policies by seed, so that a stopped study has complete tables of the first seeds."""
     runs = [PretrainingRun(name, seed) for seed in range(config.seeds) for name in config.used_pretrainings]
     adaptations = [
         Adaptation(row.name, task, seed)
@@ -101,7 +101,7 @@ def plan(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]]
 
 
 def _check(config: FewshotConfig, runs: Sequence[PretrainingRun], adaptations: Sequence[Adaptation]) -> None:
-    """Refuse wrong settings before anything is recorded."""
+    """Raise an error for wrong settings before anything is recorded."""
     check_data(config)
     for name in config.pretrainings:
         settings = pretraining_config(config, PretrainingRun(name, 0))
@@ -119,7 +119,7 @@ def _prepare(config: FewshotConfig, out: Path) -> list[str]:
     """Decode all frames before workers need them, and return warnings about the tasks.
 
     Raises:
-        BadInputError: When a task has too few demonstrations, or an expert without a return to compare with.
+        BadInputError: If a task has too few demonstrations, or an expert without a return to compare with.
     """
     own = {task: task_instruction(config, task) for task in config.data.unseen_tasks}
     seen: set[str] = set()

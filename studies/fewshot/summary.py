@@ -1,8 +1,8 @@
 """The numbers of a few-shot study: scores with intervals, from the raw outcome of every episode.
 
-The score of a method on a task is the success rate, or the return as a share of the expert's
-where a suite has rewards alone. `best3` is the mean of the best three evaluations of a run, the paper's convention,
-which profits from evaluating often; `last` is the last evaluation, which nothing was chosen by.
+The score of a method on a task is the success rate or, in a suite that has only rewards, the return as a share of the
+expert's return. `best3` is the mean of the best three evaluations of a run, as in the paper; it increases with the
+number of evaluations. `last` is the last evaluation, which involves no selection.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from studies.means import mean_percentile
 
 SCORES = ("best3", "last")
 CHANCE, LEFT_CHANCE = 0.5, 0.55
-"""Window accuracy by chance, and the accuracy below which an encoder is said to have stayed there."""
+"""Window accuracy at chance, and the accuracy below which an encoder counts as still at chance."""
 
 Curves = Mapping[str, Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]]
-"""Row -> task -> seed -> evaluations, each with `step`, `success`, `return` and `steps`, one number an episode."""
+"""Evaluations by row, task and seed, each with `step`, `success`, `return` and `steps`, one number per episode."""
 
 
 def result(rows: Rows, about: Tree) -> Tree:
-    """Return what follows from a study's rows.
+    """Return all results that are computed from a study's rows.
 
     Args:
-        rows: One row a trial.
-        about: The configuration, on dm_control `expert_return`, and, where they were computed before, the
-            bootstrapped `aggregate` and `improvement`.
+        rows: One row per trial.
+        about: The configuration, on dm_control `expert_return`, and, if they were computed before, the bootstrapped
+            `aggregate` and `improvement`.
 
     Returns:
         The parts of `summarise` and `bootstrapped`, and a summary of every pretraining.
@@ -60,7 +60,7 @@ def result(rows: Rows, about: Tree) -> Tree:
 
 
 def about_pretraining(run: Tree, batch: int) -> Tree:
-    """Return a pretraining's last numbers and, where it is contrastive, a note when it stayed at chance."""
+    """Return a pretraining's last numbers and, if it is contrastive and stayed at chance, a note."""
     last = run["metrics"].get("val") or run["metrics"].get("train", {})
     about: Tree = {"metrics": run["metrics"], "seconds": run["seconds"], "batch": batch}
     window, among = last.get("window_accuracy"), last.get("categorical_accuracy")
@@ -74,7 +74,7 @@ def about_pretraining(run: Tree, batch: int) -> Tree:
 
 
 def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) -> dict[str, str]:
-    """Return kind of score -> its title, with the number of evaluations that the best were chosen among."""
+    """Return the title of each kind of score, with the number of evaluations from which the best were chosen."""
     counts = {len(run) for tasks in curves.values() for runs in tasks.values() for run in runs}
     fewest, most = min(counts), max(counts)
     among = f"{most}" if fewest == most else f"{fewest} to {most}"
@@ -83,7 +83,7 @@ def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) ->
 
 
 def scores(table: Tree) -> dict[str, dict[str, Float[NDArray[np.float64], "seeds tasks"]]]:
-    """Return kind of score -> row -> one score a seed and task, from the `table` of `summarise`."""
+    """Return scores by kind and row, one per seed and task, from the `table` of `summarise`."""
     return {
         kind: {row: np.array([cell[kind]["by_seed"] for cell in cells.values()]).T for row, cells in table.items()}
         for kind in SCORES
@@ -95,8 +95,8 @@ def single(
 ) -> dict[str, dict[str, Any]]:
     """Return both scores of one method on one task with intervals, the seeds' episodes pooled.
 
-    An interval says how well so many episodes determine the score, not how much training differs between seeds:
-    `by_seed` shows that. The choice of the best three evaluations is not accounted for.
+    An interval shows how precisely the number of episodes determines the score. It does not show how much training
+    differs between seeds, which `by_seed` shows. It does not account for the choice of the best three evaluations.
     """
     found: dict[str, dict[str, Any]] = {}
     for kind in SCORES:
@@ -124,7 +124,7 @@ def summarise(curves: Curves, expert: Mapping[str, float] | None = None) -> Tree
 
     Args:
         curves: The evaluations.
-        expert: Task -> the expert's mean return, where scores are shares of it; success is counted without.
+        expert: The expert's mean return by task, of which scores are shares; without it, scores are success rates.
     """
     table = {row: {task: single(runs, task, expert) for task, runs in tasks.items()} for row, tasks in curves.items()}
     means = {

@@ -7,7 +7,7 @@ from studies.harness import Tree, estimate, markdown, number, seeds
 
 
 def tables(result: Tree) -> str:
-    """Return a table for each kind of score, the reference's lead, and the last numbers of pretraining.
+    """Return a table for each kind of score, the reference's lead over other rows, and pretraining's last numbers.
 
     Args:
         result: The content of `fewshot.json`.
@@ -52,7 +52,7 @@ def lead(result: Tree) -> str:
 
 
 def pretraining(result: Tree) -> str:
-    """Return the last numbers of each pretraining, on held-out episodes where there are some."""
+    """Return the last numbers of each pretraining, on held-out episodes if there are any."""
     rows = []
     for name, run in result["pretraining"].items():
         last = run["metrics"].get("val") or run["metrics"]["train"]
@@ -62,7 +62,7 @@ def pretraining(result: Tree) -> str:
 
 
 def _centring(config: Tree) -> str:
-    """Return a sentence on the frames that each row's images (or features) are centred on, where they are."""
+    """Return a sentence on the frames whose mean is subtracted from each row's images or features, if it is."""
     by_source: dict[str, list[str]] = {"their demonstrations": [], "the pretraining data's frames": []}
     for row in config["rows"]:
         own = row if row["pretraining"] is None else config["pretrainings"][row["pretraining"]]

@@ -66,7 +66,7 @@ def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> Transition
     """Return the recipe of a pretraining.
 
     Raises:
-        BadInputError: When a setting is unknown.
+        BadInputError: If a setting is unknown.
     """
     own = config.pretrainings[run.pretraining]
     where = f"pretraining {run.pretraining}"
@@ -89,7 +89,7 @@ def encoder_config(config: FewshotConfig, row: str) -> ObservationConfig:
     """Return the settings of a row's encoder.
 
     Raises:
-        BadInputError: When a setting is unknown.
+        BadInputError: If a setting is unknown.
     """
     own = config.row(row)
     changes = own.encoder if own.pretraining is None else config.pretrainings[own.pretraining].encoder
@@ -100,7 +100,7 @@ def clone_config(config: FewshotConfig, trial: Adaptation) -> CloningRecipe:
     """Return the recipe of a policy.
 
     Raises:
-        BadInputError: When a setting is unknown.
+        BadInputError: If a setting is unknown.
     """
     row, every = config.row(trial.row), config.evaluation.every
     tree = override(config.clone, row.clone | {"cloning.freeze": row.frozen})
@@ -111,7 +111,7 @@ def clone_config(config: FewshotConfig, trial: Adaptation) -> CloningRecipe:
 
 
 def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun) -> dict[str, Any]:
-    """Pretrain one encoder; an interrupted run continues from its last checkpoint."""
+    """Pretrain one encoder; an interrupted run resumes from its last checkpoint."""
     settings = pretraining_config(config, run)
     folder = out / "pretraining" / run.name
     episodes, validation = open_pretraining(config, out, settings.encoder.size)
@@ -150,7 +150,7 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
 
 
 def _encoder(config: FewshotConfig, out: Path, trial: Adaptation, own: EpisodeStore) -> ObservationEncoder:
-    """Return the row's encoder; one that was never trained is centred on the demonstrations."""
+    """Return the row's encoder; an untrained encoder is centred on the demonstrations."""
     row = config.row(trial.row)
     if row.pretraining is not None:
         done = read_result(out, PretrainingRun(row.pretraining, trial.seed).name)

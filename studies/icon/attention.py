@@ -1,14 +1,14 @@
 """Two measures inside a ViT: its attention on the robot, and how well a linear probe separates the robot's tokens.
 
 The attention of the class token in the last block (ICon, Fig. 6), averaged over heads, is summed over the tokens that
-the robot fills (Eq. 2) and divided by its sum over all patch tokens; attention spread evenly gets the robot's share of
-the tokens.
+the robot fills (Eq. 2) and divided by its sum over all patch tokens. Uniform attention gives the robot's share of the
+tokens.
 
 ICon separates the robot from its surroundings in the space of features (section 3). A logistic regression on
-standardised tokens of training episodes is scored on tokens of other episodes, by balanced accuracy, because most
-tokens are not the robot's: 0.5 is chance. Position embeddings give away a robot that is often at one location, so that
-an untrained ViT scores far above chance; it is the baseline of trained ones, and `position_separability`, which sees no
-content at all, is the control.
+standardised tokens of training episodes is evaluated on tokens of other episodes. The score is the balanced accuracy,
+because most tokens are not the robot's; 0.5 is chance. If the robot is often at one location, position embeddings
+reveal it, so an untrained ViT scores far above chance. It is the baseline of trained ViTs. The control is
+`position_separability`, which sees only positions.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Array = NDArray[np.float64]
 def attention_share(
     attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_], "n P"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Return the share of the attention on patch tokens that the robot's get, and the robot's share of the tokens.
+    """Return the robot's share of the attention on patch tokens, and the robot's share of the tokens.
 
-    Attention to the class token and to registers is left out. Both are nan for an image of which no token, or every
-    token, is the robot's.
+    Attention to the class token and to registers is left out. Both shares are nan for an image in which no token, or
+    every token, is the robot's.
 
     Args:
         attention: Attention of each image's class token on its patch tokens, mean over heads, not negative.
         robot: The token masks.
 
     Raises:
-        BadInputError: When shapes differ, or attention is negative, not finite, or nothing at all in an image.
+        BadInputError: If shapes differ, or attention is negative, not finite, or nothing at all in an image.
     """
     attention, robot = np.asarray(attention, np.float64), np.asarray(robot, bool)
     ok, found = attention.ndim == 2 and attention.shape == robot.shape, f"shape {robot.shape} beside {attention.shape}"
@@ -58,12 +58,12 @@ def attention_share(
 
 
 def episode_means(values: Float[Array, " n"], episodes: Sequence[int] | NDArray[np.int64]) -> Float[Array, " episodes"]:
-    """Return the mean of each episode's images, episodes in order; an episode of nan alone is nan.
+    """Return the mean of each episode's images, in the order of episodes; nan if all values of an episode are nan.
 
-    Images of one episode are nearly alike, so that intervals count episodes.
+    Images of one episode are nearly alike, so intervals are over episodes.
 
     Args:
-        values: One an image; nan where it is not defined.
+        values: One value per image; nan if it is not defined.
         episodes: The episode of each image.
     """
     numbers, index = np.unique(np.asarray(episodes), return_inverse=True)
@@ -78,7 +78,7 @@ Tokens = Float[np.ndarray[Any, np.dtype[np.float32]], "n P D"]  # numpy 2.5's ND
 Masks = Bool[np.ndarray[Any, np.dtype[np.bool_]], "n P"]  # numpy 2.5's NDArray is no class
 
 MOST_TOKENS = 4000
-"""Number of tokens that a probe is fitted on, sampled at random, half of them the robot's where there are enough."""
+"""Number of tokens on which a probe is fitted, sampled at random; half of them are the robot's if there are enough."""
 
 
 def separability(
@@ -92,10 +92,10 @@ def separability(
         test: Patch tokens of other images.
         test_robot: True for tokens that the robot fills.
         seed: Random seed for the choice of tokens.
-        most: Greatest number of tokens to fit on.
+        most: Maximum number of tokens to fit on.
 
     Raises:
-        BadInputError: When shapes differ, or there are tokens of one kind alone.
+        BadInputError: If shapes differ, or there are tokens of only one kind.
     """
     for name, tokens, robot in (("train", train, train_robot), ("test", test, test_robot)):
         _check(name, tokens, robot)
@@ -114,13 +114,13 @@ def separability(
 
 
 def position_separability(train_robot: Masks, test_robot: Masks) -> float:
-    """Return the balanced accuracy, on `test_robot`, of the best guess from a token's position alone.
+    """Return the balanced accuracy, on `test_robot`, of the best guess from only a token's position.
 
-    A position is the robot's where its share of the robot's training tokens is greater than its share of the others.
+    A position counts as the robot's if its share of the robot's training tokens exceeds its share of other tokens.
 
     Args:
         train_robot: True for tokens that the robot fills, of training images.
-        test_robot: The same of other images.
+        test_robot: The same for other images.
     """
     robot, other = train_robot.sum(0) / train_robot.sum(), (~train_robot).sum(0) / (~train_robot).sum()
     guessed = np.broadcast_to(robot > other, test_robot.shape)
@@ -128,7 +128,7 @@ def position_separability(train_robot: Masks, test_robot: Masks) -> float:
 
 
 def _chosen(robot: Bool[NDArray[np.bool_], " N"], seed: int, most: int) -> NDArray[np.int64]:
-    """Return the indices of at most `most` tokens, the rarer kind first, so that none of few robot tokens is lost."""
+    """Return the indices of at most `most` tokens, first of the rarer kind, so that few robot tokens are all used."""
     rng = np.random.default_rng(seed)
     kinds = sorted((np.flatnonzero(robot), np.flatnonzero(~robot)), key=len)
     rare = rng.permutation(kinds[0])[: max(1, most // 2)]
@@ -151,18 +151,18 @@ def _check(name: str, tokens: Tokens, robot: Masks) -> None:
 def attention_maps(vit: nn.Module, images: Float[Tensor, "n 3 H W"]) -> Float[Tensor, "n heads P"]:
     """Return the attention of the last block's class token to each patch (ICon, Fig. 6, before the mean of heads).
 
-    For a model without a class token it is the mean over the queries of all patches. Fused kernels keep no attention,
-    so it is computed again from the block's input, without dropout.
+    For a model without a class token, it is the mean over the queries of all patches. Fused kernels do not store
+    attention, so it is recomputed from the block's input, without dropout.
 
     Args:
         vit: A Vision Transformer of timm or open_clip.
-        images: Normalised as the model expects.
+        images: Images, normalised as the model expects.
 
     Returns:
-        Attention in raster order and float32; a row and its attention to class token and registers sum to 1.
+        Attention in raster order, float32; a row's sum, with the attention to class token and registers, is 1.
 
     Raises:
-        BadInputError: When the model has no patch tokens, or its last block another kind of attention (relative or
+        BadInputError: If the model has no patch tokens, or its last block has another kind of attention (relative or
             rotary positions).
     """
     parts = vit_parts(vit)

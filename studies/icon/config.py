@@ -15,22 +15,22 @@ SET_ELSEWHERE = {
     "train.seed": "seeds names them",
     "train.eval_every": "evaluation.checkpoints is that",
 }
-"""Settings of training that the study fills in itself."""
+"""Settings of training that the study sets itself, with the reason."""
 
 
 class IconData(FrozenConfig):
     """Tasks and their data.
 
     Attributes:
-        tasks: `SUITE/TASK` each, the columns of the table.
-        demonstrations: Training episodes a task; 50 in the paper. All methods and seeds train on the same ones.
-        validation: Episodes a task kept back, which attention and separability are measured on.
-        cameras: The policy's views, in order.
+        tasks: Tasks as `SUITE/TASK`, which are the columns of the table.
+        demonstrations: Number of training episodes per task; 50 in the paper. All methods and seeds use the same ones.
+        validation: Number of held-out episodes per task, on which attention and separability are measured.
+        cameras: The policy's cameras, in order.
         frame: Side of recorded and rendered images in pixels; 256 in the paper. The encoder's input is a crop.
-        path: A folder of data sets, one a task in a folder of its name, to open instead of recording any.
-        noise: Standard deviation of Gaussian noise on the experts' actions, from which they recover.
+        path: A folder with one data set per task, in a folder of the task's name; nothing is recorded then.
+        noise: Standard deviation of Gaussian noise on the experts' actions, from which the experts recover.
         seed: Random seed of the recordings.
-        workers: Processes that record.
+        workers: Number of processes that record.
     """
 
     tasks: tuple[str, ...] = Field(min_length=1)
@@ -48,7 +48,7 @@ class Method(FrozenConfig):
     """A row of the table.
 
     Attributes:
-        name: Name in the table; the paper's where it has the method.
+        name: Name in the table; the paper's name if the paper has the method.
         training: Settings that differ from the study's.
     """
 
@@ -62,12 +62,12 @@ class Method(FrozenConfig):
 
 
 class Transfer(FrozenConfig):
-    """Table 3: policies of one robot fine-tuned on a few demonstrations of another, beside training on these alone.
+    """Table 3: policies of one robot fine-tuned on a few demonstrations of another, and training only on these.
 
     Attributes:
-        targets: Source task -> the same task with other robots.
-        demonstrations: Demonstrations of each target.
-        training: Settings of fine-tuning, and of training alone, that differ from the study's.
+        targets: For each source task, the same task with other robots.
+        demonstrations: Number of demonstrations of each target.
+        training: Settings of fine-tuning, and of training from scratch on the target, that differ from the study's.
     """
 
     targets: dict[str, tuple[str, ...]] = Field(min_length=1)
@@ -84,15 +84,15 @@ class Evaluations(FrozenConfig):
     """Rollouts of checkpoints, from the same initial conditions for every method, seed and checkpoint.
 
     Attributes:
-        checkpoints: Number of checkpoints, equally far apart, the last after the last step; every 50 of 600 epochs in
-            the paper.
-        episodes: Initial conditions of the last checkpoint; 50 in the paper.
-        between: Initial conditions of the other checkpoints, the first ones of these.
-        steps: Steps of an episode; the task's own (Table 4) by default.
-        envs: Simulations side by side in each process.
-        processes: Give each simulation a process of its own.
-        ensemble: Decay of ACT's temporal ensemble, which the paper calls crucial and gives no number for; policies
-            then plan at every step. `None` executes eight actions of each plan.
+        checkpoints: Number of checkpoints, evenly spaced, the last one after the last step; the paper has one after
+            every 50 of 600 epochs.
+        episodes: Number of initial conditions for the last checkpoint; 50 in the paper.
+        between: Number of initial conditions for the other checkpoints; they are the first ones of `episodes`.
+        steps: Number of steps of an episode; by default the task's (Table 4).
+        envs: Number of parallel simulations in each process.
+        processes: True to run each simulation in a separate process.
+        ensemble: Decay of ACT's temporal ensemble, with which policies plan at every step. The paper calls it crucial
+            but gives no number. `None` executes eight actions of each plan.
         seed: Random seed of the initial conditions.
     """
 
@@ -111,9 +111,9 @@ class Measures(FrozenConfig):
 
     Attributes:
         camera: A camera that has masks.
-        frames: Frames of each held-out episode, evenly spread over it.
-        probe_frames: Frames of all training episodes together, whose tokens linear probes are fitted on.
-        images: Held-out frames whose attention the report shows.
+        frames: Number of frames of each held-out episode, evenly spread.
+        probe_frames: Total number of frames of training episodes on whose tokens linear probes are fitted.
+        images: Number of held-out frames whose attention the report shows.
     """
 
     camera: str = "agentview"
@@ -130,14 +130,14 @@ class ComparisonConfig(FrozenConfig):
         data: Tasks and data.
         training: Settings of `counterpoint.training.imitation.ImitationRecipe` that all methods share.
         methods: The rows of the table.
-        reference: The row that others are compared with.
-        seeds: Seeds of initial weights and training; the paper's three.
+        reference: The row with which others are compared.
+        seeds: Seeds of initial weights and training; by default the paper's three.
         evaluation: Rollouts.
         measures: Attention and separability.
-        transfer: Table 3.
-        minutes: Time of each training: every method takes as many gradient steps as the slowest can in that time.
-            Without it, `training` gives the steps.
-        processes: Policies that are trained at once.
+        transfer: The experiment of Table 3.
+        minutes: Time of a training: every method takes the number of gradient steps that the slowest method takes in
+            this time. Without it, `training` determines the steps.
+        processes: Number of policies that are trained in parallel.
         notes: Notes beside the tables.
     """
 
@@ -177,7 +177,7 @@ class ComparisonConfig(FrozenConfig):
 
     @property
     def all_tasks(self) -> tuple[str, ...]:
-        """The tasks, and those of other robots."""
+        """The tasks, and the same tasks of other robots."""
         more = self.transfer.targets.values() if self.transfer is not None else ()
         return (*self.data.tasks, *(target for targets in more for target in targets))
 
@@ -193,7 +193,7 @@ class ComparisonConfig(FrozenConfig):
 
 
 def nested(changes: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return settings `into` with `changes`: sections key by key; a key may be dotted."""
+    """Return the settings `into` with `changes`, which are merged key by key within sections; keys may be dotted."""
     found = dict(into or {})
     for dotted, value in changes.items():
         key, _, rest = dotted.partition(".")

@@ -23,11 +23,11 @@ from studies.icon.config import ComparisonConfig
 
 
 def check_tasks(config: ComparisonConfig) -> None:
-    """Make every task once, so that a missing simulator, task or camera is an error before anything is recorded.
+    """Make every task once, so that a missing simulator, task or camera is reported before anything is recorded.
 
     Raises:
-        BadInputError: When a simulator has no such task or camera, or a task without data cannot be recorded.
-        MissingExtraError: When a simulator is not installed.
+        BadInputError: If a simulator has no such task or camera, or a task without data cannot be recorded.
+        MissingExtraError: If a simulator is not installed.
     """
     for task in config.all_tasks:
         ok = config.data.path or task.startswith("robosuite/")
@@ -43,7 +43,7 @@ def task_maker(config: ComparisonConfig, task: str) -> partial[CameraEnv]:
 
 
 def record_data(config: ComparisonConfig, out: Path) -> None:
-    """Record missing demonstrations; an interrupted recording continues."""
+    """Record missing demonstrations; an interrupted recording resumes."""
     if config.data.path is not None:
         return
     from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
@@ -68,12 +68,12 @@ def record_data(config: ComparisonConfig, out: Path) -> None:
 
 
 def open_episodes(config: ComparisonConfig, out: Path, task: str) -> tuple[EpisodeStore, EpisodeStore]:
-    """Return a task's demonstrations, and the episodes kept back, as frames and masks at the recorded size.
+    """Return a task's demonstrations and the held-out episodes, as frames and masks at the recorded size.
 
-    Without a validation split, the episodes after the demonstrations are kept back.
+    Without a validation split, the episodes after the demonstrations are held out.
 
     Raises:
-        BadInputError: When there are too few, a camera is missing, or the one that is measured has no masks.
+        BadInputError: If there are too few episodes, a camera is missing, or the measured camera has no masks.
     """
     folder, demonstrations = _folder(config, out, task), config.demonstrations_for(task)
     require(folder.exists(), folder, "nothing", f"a data set of {task}", "check data.path, or record it")
@@ -89,7 +89,7 @@ def open_episodes(config: ComparisonConfig, out: Path, task: str) -> tuple[Episo
 
 
 def demonstration_seeds(config: ComparisonConfig, out: Path, task: str) -> list[int]:
-    """Return seeds of a task's recorded episodes; none for a data set that does not give them."""
+    """Return seeds of a task's recorded episodes; empty for a data set that does not store them."""
     about = collected_about(_folder(config, out, task)) or {}
     return [int(seed) for seed in about.get("episodes", {}).get("seed", [])]
 
@@ -97,8 +97,8 @@ def demonstration_seeds(config: ComparisonConfig, out: Path, task: str) -> list[
 def evaluation_seeds(config: ComparisonConfig, task: str, taken: Collection[int]) -> list[int]:
     """Return seeds of a task's initial conditions: a function of `evaluation.seed`, the task and a number.
 
-    They are the same for every method, training seed and checkpoint, as in the paper, and more episodes only add to
-    them. None is in `taken`, the seeds of the recorded episodes.
+    They are the same for every method, training seed and checkpoint, as in the paper. If the number of episodes is
+    increased, the first seeds stay the same. No seed is in `taken`, the seeds of the recorded episodes.
     """
     found: dict[int, None] = {}
     number = 0

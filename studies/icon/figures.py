@@ -15,9 +15,9 @@ from studies.icon.trials import POSITIONS, TRAINED, UNTRAINED
 from studies.plots import COLOURS, GREY, MARKERS, bar, curve, legend, names, panels, plain, save
 
 WIDE = 8.6
-"""Inches across, of a page."""
+"""Width of a page in inches."""
 TITLE = 14
-"""Letters in a line above an image."""
+"""Maximum number of letters in a line above an image."""
 
 
 def plot_all(result: Tree, rows: list[Tree], views: Mapping[str, Views], out: Path) -> dict[str, Path]:
@@ -25,12 +25,12 @@ def plot_all(result: Tree, rows: list[Tree], views: Mapping[str, Views], out: Pa
 
     Args:
         result: The content of `icon.json`.
-        rows: One row a trial.
+        rows: One row per trial.
         views: Task -> the held-out frames whose attention is shown.
         out: The folder.
 
     Returns:
-        Name -> file: `attention`, `separability`, `success`, `curves` where there are several checkpoints, and
+        The files by name: `attention`, `separability`, `success`, `curves` if there are several checkpoints, and
         `maps:COLUMN`.
     """
     figures = {name: plot(result) for name, plot in FIGURES.items()}
@@ -47,9 +47,9 @@ def plot_all(result: Tree, rows: list[Tree], views: Mapping[str, Views], out: Pa
 
 
 def _maps(result: Tree, rows: list[Tree], column: str, views: Views) -> Any:
-    """Plot held-out frames, the robot's mask, and each method's attention (Figure 6), every seed with a frame or more.
+    """Plot held-out frames, the robot's mask, and each method's attention (Figure 6).
 
-    With several seeds each shows other frames, so that no seed is chosen.
+    Every seed has at least one frame, and the seeds show different frames, so that no seed is selected.
     """
     config = result["config"]
     found = {(one["method"], one["seed"]): one["inside"] for one in rows if one["column"] == column}
@@ -91,7 +91,7 @@ def _maps(result: Tree, rows: list[Tree], column: str, views: Views) -> Any:
 
 
 def _outline(panel: Any, mask: Any, grid: tuple[int, ...]) -> None:
-    """Plot the robot's outline over a map that has a value a token."""
+    """Plot the robot's outline over a map that has one value per token."""
     height, breadth = mask.shape
     if mask.any() and not mask.all():
         across = (np.arange(breadth) + 0.5) * grid[1] / breadth - 0.5
@@ -101,7 +101,7 @@ def _outline(panel: Any, mask: Any, grid: tuple[int, ...]) -> None:
 
 
 def _attention(result: Tree) -> Any:
-    """Plot the share of attention on the robot, and its share of tokens."""
+    """Plot the robot's share of the attention, and its share of the tokens."""
     columns = {column: found["methods"] for column, found in result["attention"].items()}
     figure, made = _bars(result, columns, "seeds", "share of attention on the robot", 1.2)
     for panel, (column, found) in zip(made, result["attention"].items(), strict=True):
@@ -122,7 +122,7 @@ def _success(result: Tree) -> Any:
 
 
 def _bars(result: Tree, columns: Tree, interval: str, title: str, more: float) -> tuple[Any, list[Any]]:
-    """Plot a panel a column and a line a method: a tick a seed, the mean with its interval."""
+    """Plot one panel per column and one line per method, with a tick per seed and the mean with its interval."""
     figure, made = _panels(columns, 0.42 * max(map(len, columns.values())) + more)
     for panel, (column, by) in zip(made, columns.items(), strict=True):
         for place, (method, own) in enumerate(by.items()):
@@ -174,7 +174,7 @@ def _look(result: Tree, method: str) -> tuple[str, str]:
 
 
 def _panels(columns: Tree, height: float) -> tuple[Any, list[Any]]:
-    """Return a panel a column of the comparison, two side by side."""
+    """Return one panel per column of the comparison, two in each row."""
     across = min(2, len(columns))
     down = -(-len(columns) // across)
     figure, made = panels(down, across, 5.4 if across == 1 else WIDE, height * down, used=len(columns))

@@ -1,6 +1,6 @@
 """Measures inside the encoders of a comparison with ICon: attention and separability.
 
-Frames of held-out episodes are cropped from the middle, as when a policy acts.
+Frames of held-out episodes are cropped at the centre, as when a policy acts.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Views:
 
 
 def views_of(store: EpisodeStore, camera: str, *, a_episode: int, size: int) -> Views:
-    """Return frames evenly spread over every episode, cropped from the middle.
+    """Return frames evenly spread over every episode, cropped at the centre.
 
     Args:
         store: Episodes with masks of the camera.
         camera: The camera.
-        a_episode: Frames of each episode; all of a shorter one.
+        a_episode: Number of frames of each episode; a shorter episode gives all its frames.
         size: Side of the crop.
     """
     frames, masks, episodes = [], [], []
@@ -120,7 +120,7 @@ def _json(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def _of_camera(encoder: ObservationEncoder, place: int) -> ObservationEncoder:
-    """Return a copy of one camera's part, without gradients and hooks."""
+    """Return a copy of the encoder's part for one camera, without gradients and hooks."""
     part = encoder.body[place] if isinstance(encoder.body, nn.ModuleList) else encoder
     assert isinstance(part, ObservationEncoder)
     copy = ObservationEncoder(part.config.model_copy(update={"checkpoint": None}))

@@ -1,4 +1,4 @@
-"""The number of gradient steps of every policy in a comparison with ICon: from epochs, or from the time."""
+"""The number of gradient steps of every policy in a comparison with ICon, from epochs or from a time limit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from studies.icon.data import open_episodes
 from studies.icon.trials import PolicyTrial, imitation_config
 
 WARM, TIMED = 10, 30
-"""Gradient steps before and under the clock when the pace is measured."""
+"""Number of gradient steps for warm-up, and of timed gradient steps."""
 
 
 def measure_pace(config: ComparisonConfig, out: Path, methods: list[PolicyTrial]) -> None:
-    """Time each method's gradient steps, and write the number of the slowest's that fit into `config.minutes`."""
+    """Time each method's gradient steps, and write how many steps of the slowest method fit into `config.minutes`."""
     if config.minutes is None or _pace_path(out).exists():
         return
     seconds = {}
@@ -45,13 +45,13 @@ def measure_pace(config: ComparisonConfig, out: Path, methods: list[PolicyTrial]
 
 
 def read_pace(out: Path) -> dict[str, Any] | None:
-    """Return `steps`, and the `seconds_a_step` of each method; `None` where no time was limited."""
+    """Return `steps`, and the `seconds_a_step` of each method; `None` if there was no time limit."""
     path = _pace_path(out)
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: EpisodeStore) -> ImitationRecipe:
-    """Return the recipe with the number of steps, and checkpoints equally far apart."""
+    """Return the recipe with the number of steps and evenly spaced checkpoints."""
     settings = imitation_config(config, trial)
     pace = read_pace(out)
     steps = pace["steps"] if pace is not None else steps_of(settings, train)

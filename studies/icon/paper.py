@@ -1,8 +1,8 @@
 """The numbers of the ICon paper, to compare ours with.
 
 Success rates with their standard deviations over three training seeds, 50 initial conditions each (Wang and Lin,
-"Grounding Bodily Awareness in Visual Representations for Efficient Policy Learning", 2025). Its demonstrations are
-people's, its masks SAM's; Figures 4 and 5 give no numbers in the text.
+"Grounding Bodily Awareness in Visual Representations for Efficient Policy Learning", 2025). The paper's demonstrations
+were recorded by people, and its masks come from SAM. Its text has no numbers of Figures 4 and 5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PaperNumber:
 
     Attributes:
         mean: Success rate.
-        deviation: Standard deviation over its three seeds; 0 where the paper prints none.
+        deviation: Standard deviation over the three seeds; 0 if the paper prints none.
         source: The table.
     """
 
@@ -66,9 +66,9 @@ PAPER: Mapping[str, Mapping[str, PaperNumber]] = {
     "robosuite/Stack-Kinova3": _transferred((0.007, 0.009), (0.053, 0.025)),
     "robosuite/Stack-IIWA": _transferred((0.007, 0.009), (0.047, 0.025)),
 }
-"""Task -> method -> success. Policies of other robots were transferred, not trained alone."""
+"""Success by task and method. Policies of other robots were transferred, not trained from scratch."""
 
 
 def paper_number(task: str, method: str, *, alone: bool = False) -> PaperNumber | None:
-    """Return the paper's number of a method on `SUITE/TASK`; `None` without one, as for `alone` (`PolicyTrial`)."""
+    """Return the paper's number of a method on `SUITE/TASK`; `None` if there is none, as for `alone`."""
     return None if alone else PAPER.get(task, {}).get(method)

@@ -30,15 +30,15 @@ def icon_study(config: ComparisonConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run continues.
+        out: A folder for this study alone; an interrupted run resumes.
 
     Returns:
         The content of `icon.json`.
 
     Raises:
-        BadInputError: When the folder holds another study, a setting is unknown, data are missing, or a worker
+        BadInputError: If the folder holds another study, a setting is unknown, data are missing, or a worker
             process was killed.
-        MissingExtraError: When the simulator or the report's packages are not installed.
+        MissingExtraError: If the simulator or the report's packages are not installed.
     """
     for module in REPORT:  # a missing one is reported before hours of training
         import_extra(module, "report")
@@ -62,9 +62,9 @@ def icon_study(config: ComparisonConfig, out: Path) -> Tree:
 
 
 def plan(config: ComparisonConfig) -> tuple[list[PolicyTrial], list[PolicyTrial]]:
-    """Return the policies trained from random weights, and those that begin with one of these.
+    """Return the policies trained from random weights, and the policies that start from one of these.
 
-    Seed after seed, the methods side by side: a study cut short has whole columns of the first seeds.
+    They are ordered by seed and then by method, so that a stopped study has complete columns of the first seeds.
     """
     first, transferred = [], []
     targets = config.transfer.targets if config.transfer is not None else {}
@@ -96,7 +96,7 @@ def _source_of(config: ComparisonConfig, trial: PolicyTrial) -> PolicyTrial | No
 
 
 def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
-    """Return task -> the held-out frames whose attention the report shows."""
+    """Return, for each task, the held-out frames whose attention the report shows."""
     found = {}
     size = imitation_config(config, plan(config)[0][0]).encoder.size
     for task in config.all_tasks:
@@ -107,6 +107,6 @@ def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
 
 
 def _errors(rows: Rows) -> Tree:
-    """Return trial -> seed of an episode -> the error that its simulator raised."""
+    """Return the errors that simulators raised, by trial and seed of the episode."""
     found = {row["trial"]: {k: v for point in row["curve"] for k, v in point["raised"].items()} for row in rows}
     return {trial: errors for trial, errors in found.items() if errors}

@@ -1,10 +1,10 @@
 """The numbers of a comparison with ICon: success, attention and separability, with intervals.
 
-Two intervals answer two questions. Over training seeds (Student's t): the result of another training; with three
-seeds it is wide. Over initial conditions or held-out episodes (Wilson, bootstrap): the result of these very policies
-elsewhere. Differences from the reference are paired: the same seed, the same conditions, the same episodes. Those of
-success are evidence where the reference's success lies in `BAND`: policies that have not learned, or cannot get
-better, say nothing.
+There are two intervals. The interval over training seeds (Student's t) is for the result of another training; with
+three seeds it is wide. The interval over initial conditions or held-out episodes (Wilson, bootstrap) is for the result
+of the same policies under other conditions. Differences from the reference are paired by seed, conditions and episodes.
+Differences of success are evidence only if the reference's success lies in `BAND`, because policies that did not learn,
+or cannot improve, show no difference.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from studies.means import mean_where_defined
 from studies.verdicts import Gate
 
 TOP = 10
-"""Checkpoints whose mean the paper sets beside the best (section 4.6)."""
+"""Number of best checkpoints whose mean the paper compares with the maximum (section 4.6)."""
 
 BAND = (0.3, 0.9)
-"""Success of the reference between which a task can tell methods apart."""
+"""Range of the reference's success in which a task can distinguish methods."""
 
 ENDS = ("low", "high")
 
 KEPT = ("attention", "separability", "aggregate", "improvement")
-"""Parts of a summary that a result file may hold: bootstraps, and numbers whose rows were rounded afterwards."""
+"""Parts of a summary that a result file may hold: bootstraps, and numbers whose rows were rounded later."""
 UNDEFINED = {"value": None, "low": None, "high": None, "n": 0, "method": "none: success was never met"}
 
 Array = NDArray[np.float64]
@@ -42,8 +42,8 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     """Return `success`, `stability`, `attention` and `separability` by column and method, and aggregates over columns.
 
     Args:
-        rows: One row a trial.
-        about: The configuration, and parts that were computed before (`KEPT`).
+        rows: One row per trial.
+        about: The configuration, and parts of the summary that are stored already (`KEPT`).
     """
     config = about["config"]
     methods, reference = [method["name"] for method in config["methods"]], config["reference"]
@@ -80,7 +80,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
 
 
 def _order(config: Tree) -> list[str]:
-    """Return the columns of the table: tasks, each with those of other robots after it."""
+    """Return the columns of the table: each task, followed by the same task of other robots."""
     targets = (config["transfer"] or {}).get("targets", {})
     return [
         column
@@ -95,10 +95,10 @@ def _order(config: Tree) -> list[str]:
 def success(runs: Sequence[Float[Array, " conditions"]]) -> Tree:
     """Return the success rate of the last checkpoint.
 
-    The Wilson interval pools the episodes of all seeds as if each were on its own, though seeds share the conditions.
+    The Wilson interval pools the episodes of all seeds as if they were independent, although seeds share conditions.
 
     Args:
-        runs: One array a seed: 1 for each initial condition that was solved.
+        runs: One array per seed, with 1 for each initial condition that was solved.
     """
     pooled = np.concatenate(runs)
     by_seed = np.array([run.mean() for run in runs])
@@ -118,7 +118,8 @@ def stability(
 
     Args:
         curves: The evaluations of each seed; the last one may have more conditions than the others.
-        validations: The validations of each seed, at the same steps; then also success at the least error.
+        validations: The validations of each seed at the same steps; if given, success at the smallest validation error
+            is returned too.
     """
     met = min(len(point["success"]) for curve in curves for point in curve)
     rates = np.array([[np.mean(point["success"][:met]) for point in curve] for curve in curves])
@@ -142,12 +143,12 @@ def stability(
 
 
 def _beside(runs: Mapping[str, Sequence[Array]], reference: str, summarised: Any) -> Tree:
-    """Return a summary of each method and, of each but the reference, its paired difference from the reference.
+    """Return a summary of each method and, except for the reference, its paired difference from the reference.
 
     Args:
-        runs: Method -> seed -> one value an episode.
-        reference: The method that others are compared with.
-        summarised: Summary of a method's runs.
+        runs: One value per episode, by method and seed.
+        reference: The method with which others are compared.
+        summarised: Function that summarises a method's runs.
     """
     summary: Tree = {}
     for method, own in runs.items():
@@ -159,11 +160,11 @@ def _beside(runs: Mapping[str, Sequence[Array]], reference: str, summarised: Any
 
 
 def _mean(runs: Sequence[Float[Array, " episodes"]], low: float = 0.0) -> Tree:
-    """Return a mean over seeds of means over episodes, with an interval over either that stays in [low, 1].
+    """Return a mean over seeds of means over episodes, with intervals over seeds and episodes within [low, 1].
 
     Args:
-        runs: One array a seed, one value an episode, the same episodes for all; nan where it is not defined.
-        low: Least value possible: 0 for shares, -1 for their differences.
+        runs: One array per seed, one value an episode, the same episodes for all; nan where it is not defined.
+        low: Smallest possible value: 0 for shares, -1 for their differences.
     """
     by_seed = np.array([np.nanmean(run) for run in runs])
     over = seeds_interval(by_seed)
@@ -175,9 +176,9 @@ def _mean(runs: Sequence[Float[Array, " episodes"]], low: float = 0.0) -> Tree:
 
 
 def _attention(by: Mapping[str, Sequence[Mapping[str, Any]]], reference: str) -> Tree:
-    """Return method -> attention on the robot; `untrained` is the reference's encoder before training.
+    """Return the attention on the robot by method; `untrained` is the reference's encoder before training.
 
-    `ratio` is share over area: 1 for attention spread evenly.
+    `ratio` is the share divided by the area: 1 for uniform attention.
     """
     shares = {method: [np.array(run["inside"][TRAINED]["share"], float) for run in own] for method, own in by.items()}
     before = [run["inside"][UNTRAINED] for run in by[reference] if UNTRAINED in run["inside"]]
@@ -192,7 +193,7 @@ def _attention(by: Mapping[str, Sequence[Mapping[str, Any]]], reference: str) ->
 
 
 def _separability(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tree:
-    """Return method -> block -> the balanced accuracy of a linear probe, with its interval over seeds."""
+    """Return the balanced accuracy of a linear probe, by method and block, with its interval over seeds."""
     layers = {method: [run["inside"][TRAINED]["separability"] for run in own] for method, own in by.items()}
     for own in by.values():
         before = [run["inside"][UNTRAINED]["separability"] for run in own if UNTRAINED in run["inside"]]
@@ -208,13 +209,13 @@ def _separability(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tree:
 
 
 def _told(estimate: Estimate) -> Tree:
-    """Return an estimate as JSON; an unknown end is null."""
+    """Return an estimate as JSON values; an unknown end of the interval is null."""
     ends = {key: float(value) if np.isfinite(value) else None for key, value in vars(estimate).items() if key in ENDS}
     return {"value": estimate.value, **ends, "n": estimate.n, "method": estimate.method}
 
 
 def _by_column(results: Sequence[str], start: str) -> list[Tree]:
-    """Return the success of every method in each column of this start: `scratch`, or `transferred`."""
+    """Return the success of every method in each column with this start (`scratch` or `transferred`)."""
     columns: dict[str, Tree] = {}
     for result in results:
         for name, by in kept(result, summarise)["success"].items():
@@ -223,13 +224,13 @@ def _by_column(results: Sequence[str], start: str) -> list[Tree]:
 
 
 def more(*results: str, start: str = "scratch", row: str = "ICon-Diff-C", baseline: str = "Diff-C") -> Differences:
-    """Return a row's success minus a baseline's, by seed and column of kept results."""
+    """Return a row's success minus a baseline's success, by seed and column of stored results."""
     columns = _by_column(results, start)
     return np.array([np.subtract(by[row]["by_seed"], by[baseline]["by_seed"]) for by in columns]).T
 
 
 def in_band(*results: str, start: str = "scratch", baseline: str = "Diff-C") -> Gate:
-    """The baseline's success lies in `BAND` in every column."""
+    """Return a gate: the baseline's success lies in `BAND` in every column."""
     rates, (low, high) = [by[baseline]["rate"] for by in _by_column(results, start)], BAND
     text = f"{baseline} {', '.join(f'{rate:.2f}' for rate in rates)} ({low} to {high})"
     return Gate(text, all(low <= rate <= high for rate in rates))

@@ -1,4 +1,4 @@
-"""The tables of a comparison with ICon in Markdown, the paper's numbers beside ours."""
+"""The tables of a comparison with ICon in Markdown, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def page(result: Tree, figures: Mapping[str, Path]) -> str:
 
 
 def beside_paper(result: Tree) -> str:
-    """Return every task, run or not, by methods: our success, and the paper's."""
+    """Return a table of all tasks, whether we ran them or not, by methods: our success and the paper's."""
     methods = [one["name"] for one in result["config"]["methods"]]
     methods += [name for name in METHODS if name not in methods]
     ran = {column: column.partition(" ")[0] for column in result["success"]}
@@ -108,7 +108,7 @@ def stability(result: Tree) -> str:
 
 
 def attention(result: Tree) -> str:
-    """Return the share of the class token's attention on the robot, and its share of tokens."""
+    """Return the robot's share of the class token's attention, and the robot's share of the tokens."""
     rows = []
     for task, found in result["attention"].items():
         for method, one in found["methods"].items():

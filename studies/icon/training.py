@@ -1,6 +1,6 @@
-"""One trial of the comparison with ICon: train a policy, roll its checkpoints out, and measure its encoder.
+"""A trial of the comparison with ICon: train a policy, roll its checkpoints out, and measure its encoder.
 
-An interrupted training continues from its last checkpoint.
+An interrupted training resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
 
 
 def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source: PolicyTrial | None) -> dict[str, Any]:
-    """Train one policy, from that of `source` if given, roll its checkpoints out, and measure the last encoder."""
+    """Train one policy (from the policy of `source`, if given), roll out its checkpoints, and measure its encoder."""
     train, held_out = open_episodes(config, out, trial.task)
     settings = paced(config, out, trial, train)
     seeds = evaluation_seeds(config, trial.task, demonstration_seeds(config, out, trial.task))
@@ -68,7 +68,7 @@ def _validations(run: Path) -> list[dict[str, Any]]:
 
 
 class _Curve:
-    """Success at every checkpoint, kept on disk during the training."""
+    """Success at every checkpoint, stored on disk during training."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / "curve.json"
@@ -89,7 +89,7 @@ class _Curve:
 
 
 def open_views(config: ComparisonConfig, train: EpisodeStore, held_out: EpisodeStore, size: int) -> tuple[Views, Views]:
-    """Return frames that linear probes are fitted on, and frames that are measured."""
+    """Return the frames on which linear probes are fitted, and the frames on which they are measured."""
     options = config.measures
     a_episode = -(-options.probe_frames // len(train.episodes))
     fit = views_of(train, options.camera, a_episode=a_episode, size=size)

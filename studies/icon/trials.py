@@ -1,4 +1,4 @@
-"""The trials of the comparison with ICon: one policy each, and how it is trained."""
+"""The trials of the comparison with ICon: each trains one policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.icon.config import ComparisonConfig, nested
 
 Start = Literal["scratch", "alone", "transferred"]
 TRAINED, UNTRAINED = "trained", "untrained"
-"""Encoders that are measured: after training, and of the reference also before."""
+"""Encoders that are measured: after training and, for the reference, also before training."""
 POSITIONS = "positions alone"
 """The control of separability: no encoder."""
 
@@ -24,8 +24,8 @@ class PolicyTrial:
     """One method on one task with one seed.
 
     Attributes:
-        start: From random weights on the demonstrations of a task (`scratch`) or on the few of another robot
-            (`alone`), or from the policy of the first robot (`transferred`).
+        start: `scratch` trains random weights on the demonstrations of a task. `alone` trains random weights on the few
+            demonstrations of another robot. `transferred` starts from the policy of the first robot.
     """
 
     method: str
@@ -54,10 +54,10 @@ class PolicyTrial:
 
 
 def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationRecipe:
-    """Return the recipe of a policy; where `minutes` are given, without its number of steps.
+    """Return the recipe of a policy; if `minutes` are given, without the number of steps.
 
     Raises:
-        BadInputError: When a setting is unknown.
+        BadInputError: If a setting is unknown.
     """
     defaults = ImitationRecipe().model_dump(mode="json", exclude={"diffusion", "icon", "crossway"})
     defaults["train"]["epochs"] = None  # the benchmark says how long, in epochs or in steps

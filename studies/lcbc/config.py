@@ -12,11 +12,11 @@ from studies.harness import check_names, refuse_keys
 
 SUITES = ("kitchen", "metaworld")
 SET_ELSEWHERE = {"train.seed": "seeds counts them", "data.camera": "cameras says it"}
-"""Keys of cloning that the study fills in itself."""
+"""Keys of cloning that the study sets itself, with the reason."""
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested sections of a recipe as one with dotted keys."""
+    """Return nested sections of a recipe as one mapping with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -26,7 +26,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 Keys = Annotated[dict[str, Any], AfterValidator(flat)]
 """Dotted keys of a recipe and their values."""
 ANOTHER_TASKS = "another task's"
-"""Kind of words that tell a policy to do something else; where it reads its instruction, success falls under them."""
+"""Kind of words that instruct a policy to do another task; if the policy reads them, its success falls."""
 
 
 class Videos(FrozenConfig):
@@ -35,7 +35,7 @@ class Videos(FrozenConfig):
     Attributes:
         tasks: `SUITE/TASK`. Meta-World's must be others than those of cloning; the kitchen's are play, episodes that
             begin where another task's expert has ended.
-        episodes: Episodes a task.
+        episodes: Number of episodes per task.
         noise: Standard deviation of Gaussian noise on the experts' actions.
         steps: Most actions of an episode.
         seed: Random seed of the scenes.
@@ -54,11 +54,12 @@ class Encoder(FrozenConfig):
     Attributes:
         recipe: A recipe of kind `clips`, which trains a dual encoder on the videos.
         overrides: Dotted keys of the recipe and their values.
-        untrained: Leave the recipe's encoder untrained: all of it `random`, or its image tower `pretrained` and its
-            heads random.
-        checkpoint: A folder or Hub id of a dual encoder or reward model, in place of a recipe.
-        policy: A recipe of cloning in place of the study's, such as `lcbc-rt1`, which trains end to end.
-        clone: Dotted keys of cloning and their values; without a recipe and a checkpoint they configure the encoder.
+        untrained: Use the recipe's encoder without training: `random` for random weights, `pretrained` for a pretrained
+            image tower with random heads.
+        checkpoint: A folder or Hub id of a dual encoder or reward model, instead of a recipe.
+        policy: A recipe of cloning instead of the study's, such as `lcbc-rt1`, which trains end to end.
+        clone: Dotted keys of cloning and their values; if there is neither recipe nor checkpoint, they configure the
+            encoder.
     """
 
     recipe: str | None = None
@@ -79,12 +80,12 @@ class Encoder(FrozenConfig):
 
     @property
     def blind(self) -> bool:
-        """True where policies see no images."""
+        """True if policies see no images."""
         return self.clone.get("encoder.kind") == "none"
 
     @property
     def dual(self) -> bool:
-        """True where a dual encoder embeds images and instruction."""
+        """True if a dual encoder embeds images and instruction."""
         return bool(self.recipe or self.checkpoint)
 
 
@@ -93,25 +94,25 @@ class LcbcConfig(FrozenConfig):
 
     Attributes:
         title: Name in the tables.
-        tasks: `SUITE/TASK`, the columns.
-        cameras: Suite -> cameras; every camera has policies of its own, and AcTOL averages over them.
-        views: Cameras that one policy sees at once, the first ones of `cameras`.
-        demonstrations: Numbers of demonstrations a task.
-        together: One policy for all tasks of a suite.
+        tasks: Tasks as `SUITE/TASK`, which are the columns of the table.
+        cameras: Cameras of each suite; every camera has its own policies, and AcTOL averages over cameras.
+        views: Number of cameras that one policy sees at once, the first ones of `cameras`.
+        demonstrations: Numbers of demonstrations per task.
+        together: True for one policy for all tasks of a suite.
         videos: The videos of pretraining.
         encoders: The rows by name.
-        overrides: Dotted keys of every row's recipe and their values.
+        overrides: Dotted keys and values that change every row's recipe.
         recipe: The recipe of cloning.
         clone: Dotted keys of cloning and their values, for every row.
         size: Height and width of all images, in pixels.
-        seeds: Number of seeds; seed s pretrains, chooses demonstrations and clones with s.
-        episodes: Episodes of one evaluation, the same ones for every row.
-        reworded: Evaluate the last policy under other words too, and under the other tasks' instructions.
-        gate: Row that must reach .8 with the most demonstrations, as a check of the cloning.
-        reference: Row that others are compared with.
-        noise: Standard deviation of Gaussian noise that is carried out in the demonstrations; their actions are the
-            experts' own.
-        processes: Trials side by side.
+        seeds: Number of seeds; a seed determines pretraining, demonstrations and cloning.
+        episodes: Number of episodes of one evaluation, the same ones for every row.
+        reworded: True to evaluate the last policy also under other wordings and under the other tasks' instructions.
+        gate: Row that must reach .8 with the largest number of demonstrations, as a check of the cloning.
+        reference: Row with which others are compared.
+        noise: Standard deviation of Gaussian noise on the executed actions of demonstrations; the recorded actions are
+            the experts' actions without noise.
+        processes: Number of trials that run in parallel.
     """
 
     title: str
@@ -168,7 +169,7 @@ class LcbcConfig(FrozenConfig):
         return [tuple(task for task in self.tasks if suite_of(task) == suite) for suite in self.suites]
 
     def views_of(self, suite: str, row: str) -> list[tuple[str, ...]]:
-        """Return the cameras of each of a row's policies in a suite; one without images has one policy."""
+        """Return the cameras of each policy of a row in a suite; a row without images has one policy."""
         names = self.cameras[suite]
         if self.encoders[row].blind:
             names = names[: self.views]
@@ -181,5 +182,5 @@ def suite_of(task: str) -> str:
 
 
 def spaceless(name: str) -> str:
-    """Return a row's name as files have it."""
+    """Return a row's name without spaces, for file names."""
     return name.replace(" ", "_")

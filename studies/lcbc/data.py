@@ -22,9 +22,9 @@ from counterpoint.formats import open_dataset
 from studies.lcbc.config import LcbcConfig, suite_of
 
 ACTIONS = {"kitchen": 50, "metaworld": 100}
-"""Suite -> actions of an episode (AcTOL, Table 5)."""
+"""Number of actions of an episode in each suite (AcTOL, Table 5)."""
 REPEAT = 2
-"""Control steps of an action on Meta-World: with one, 100 actions are not enough for bin-picking's expert."""
+"""Control steps per action on Meta-World; with one step, 100 actions are too few for bin-picking's expert."""
 STILL = 1e-4
 """Standard deviation below which a number of the environment state counts as the same in all scenes."""
 
@@ -35,7 +35,7 @@ def env_options(suite: str) -> dict[str, int]:
 
 
 def record_data(config: LcbcConfig, out: Path) -> None:
-    """Record missing videos and demonstrations; an interrupted recording continues."""
+    """Record missing videos and demonstrations; an interrupted recording resumes."""
     videos = config.videos
     for suite in dict.fromkeys(map(suite_of, videos.tasks)):
         limits = {"episodes": videos.episodes, "noise": videos.noise, "after_success": 5, "seed": videos.seed}
@@ -49,9 +49,9 @@ def record_data(config: LcbcConfig, out: Path) -> None:
 def _record(
     config: LcbcConfig, suite: str, out: Path, tasks: tuple[str, ...], most: int | None, **settings: float
 ) -> None:
-    """Record experts; `most` is the number of actions of a video, demonstrations have their suite's.
+    """Record experts; `most` is the number of actions of a video, and by default the suite's number for demonstrations.
 
-    Images are kept without loss, because video compression changes embeddings.
+    Images are stored losslessly, because video compression changes embeddings.
     """
     shared = {"out": out, "tasks": tasks, "cameras": config.cameras[suite], "size": config.size, "lossless": True}
     if suite == "kitchen":
@@ -64,7 +64,7 @@ def _record(
 
 
 def open_videos(config: LcbcConfig, out: Path) -> EpisodeStore:
-    """Return the videos of all suites, each camera's view an episode of its own."""
+    """Return the videos of all suites; each camera's images form a separate episode."""
     views = []
     suites = tuple(dict.fromkeys(map(suite_of, config.videos.tasks)))
     for suite in suites:
@@ -76,10 +76,10 @@ def open_videos(config: LcbcConfig, out: Path) -> EpisodeStore:
 
 
 def open_demonstrations(config: LcbcConfig, out: Path, tasks: Sequence[str], count: int, seed: int) -> EpisodeStore:
-    """Return `count` demonstrations of every task, seed number `seed`'s own; fewer are the first of more.
+    """Return `count` demonstrations of every task for seed number `seed`; a smaller `count` gives the first of them.
 
     Raises:
-        BadInputError: When there are none.
+        BadInputError: If there are no demonstrations.
     """
     suite = suite_of(tasks[0])
     folder, most = _folder(out, "demonstrations", suite), max(config.demonstrations)
@@ -96,11 +96,11 @@ def open_demonstrations(config: LcbcConfig, out: Path, tasks: Sequence[str], cou
 
 
 def first_moments(config: LcbcConfig, out: Path, task: str) -> tuple[Array, Array, Array]:
-    """Return the first moments of all of a task's demonstrations, one scene each.
+    """Return the first time step of all demonstrations of a task; each has another scene.
 
     Returns:
-        Images of the first camera, uint8 [N, S, S, 3]; state, float32 [N, P]; the numbers of the environment state that
-        differ between scenes, float32 [N, E].
+        Images of the first camera, uint8 [N, S, S, 3]; the state, float32 [N, P]; and those numbers of the environment
+        state that differ between scenes, float32 [N, E].
     """
     suite = suite_of(task)
     store = open_dataset(_folder(out, "demonstrations", suite), split="train")
@@ -116,7 +116,7 @@ def instruction(task: str) -> str:
     """Return a task in words.
 
     Raises:
-        BadInputError: When there is no such task.
+        BadInputError: If there is no such task.
     """
     env = make_env(task, cameras=[])
     try:
@@ -126,7 +126,7 @@ def instruction(task: str) -> str:
 
 
 def evaluation_seeds(config: LcbcConfig, out: Path, task: str, seed: int) -> list[int]:
-    """Return seeds of the episodes that belong to seed number `seed`, the same for every row; none was recorded."""
+    """Return the evaluation episodes' seeds for seed number `seed`, the same for every row; they were not recorded."""
     folders = [_folder(out, kind, suite_of(task)) for kind in ("demonstrations", "videos")]
     abouts = [collected_about(folder) or {} for folder in folders if folder.exists()]
     taken = {number for about in abouts for number in about.get("episodes", {}).get("seed", [])}

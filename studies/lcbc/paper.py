@@ -1,4 +1,4 @@
-"""Success that AcTOL's Tables 6 to 11 print: the best evaluation of a policy, mean over cameras and seeds."""
+"""Success in AcTOL's Tables 6 to 11: the best evaluation of a policy, as the mean over cameras and seeds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SUCCESS: dict[int, dict[str, tuple[float, ...]]] = {
         "metaworld/hammer": (0.788, 0.897, 0.897, 0.883, 0.930, 0.885),
     },
 }
-"""Demonstrations -> task -> success of `METHODS`."""
+"""Success of `METHODS` by number of demonstrations and task."""
 
 CHANGES = {
     "kitchen/sdoor_open": (-0.290, -0.045, 0.010),
@@ -48,11 +48,11 @@ CHANGES = {
     "kitchen/knob1_on": (-0.085, -0.065, -0.005),
     "kitchen/light_on": (-0.125, -0.010, 0.010),
 }
-"""Task -> change of success of LIV, DecisionNCE and AcTOL under two other wordings (Table 2)."""
+"""Change of success of LIV, DecisionNCE and AcTOL under two other wordings, by task (Table 2)."""
 
 
 def printed(demonstrations: int, tasks: list[str]) -> dict[str, list[float]]:
-    """Return method -> success in the tasks; nothing where the tables lack one."""
+    """Return success in the tasks by method; empty if the tables lack one of the tasks."""
     by_task = SUCCESS.get(demonstrations, {})
     if not all(task in by_task for task in tasks):
         return {}

@@ -1,4 +1,4 @@
-"""The study of language-conditioned cloning: pretrain encoders, freeze them, clone policies, roll out.
+"""The study of language-conditioned cloning: pretrain encoders, freeze them, clone policies, and roll them out.
 
 DecisionNCE (Li et al., ICML 2024, section 5.1, Appendix E.5) and AcTOL (Zhang et al., 2025, sections 5.3 and 5.6,
 Appendix C): an MLP of 256 x 256 reads frozen embeddings of image and instruction, and proprioception.
@@ -24,11 +24,11 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run continues.
+        out: A folder for this study alone; an interrupted run resumes.
 
     Raises:
-        BadInputError: When the folder holds another study, a setting is unknown, or there is no such task.
-        MissingExtraError: When a simulator is not installed.
+        BadInputError: If the folder holds another study, a setting is unknown, or there is no such task.
+        MissingExtraError: If a simulator is not installed.
     """
     runs, policies = plan(config)
     for run in runs:
@@ -69,7 +69,7 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
 
 
 def plan(config: LcbcConfig) -> tuple[list[Pretraining], list[Cloning]]:
-    """Return the pretrainings and the policies, seed by seed: a study cut short has whole tables of the first seeds."""
+    """Return pretrainings and policies by seed, so that a stopped study has complete tables of the first seeds."""
     trained = [name for name, row in config.encoders.items() if row.recipe is not None]
     runs = [Pretraining(name, seed) for seed in range(config.seeds) for name in trained]
     policies = [

@@ -1,8 +1,9 @@
 """The numbers of language-conditioned cloning: success with intervals, from the raw outcome of every episode.
 
-The papers report the best evaluation of a run (`best`), which profits from evaluating often. `last` is the last
-policy, which nothing chose, and `last3` the mean of the last three. A share has the wider of two intervals: Student's
-over seeds, which has no width where seeds agree, and Wilson's over scenes. A scene's outcome is the mean over cameras.
+The papers report the best evaluation of a run (`best`), which increases with the number of evaluations. `last` is the
+last policy, without any selection, and `last3` the mean of the last three. A share has the wider of two intervals:
+Student's over seeds, whose width is 0 if seeds agree, and Wilson's over scenes. A scene's outcome is the mean over
+cameras.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ SCORES: Mapping[str, Callable[[Curve], NDArray[np.float64]]] = {
     "last3": lambda curve: curve[..., -3:].mean(-1),
     "best": lambda curve: curve.max(-1),
 }
-"""Score -> its function of the success at every evaluation."""
+"""For each score, its function of the success at all evaluations."""
 
 
 def summarise(rows: Rows, about: Tree) -> Tree:
-    """Return what follows from a study's rows; seeds that lack a task are left out.
+    """Return all results that are computed from a study's rows; seeds that lack a task are left out.
 
     Returns:
-        `table`: demonstrations -> encoder -> task, and `mean` over tasks -> score -> an estimate, with the `values` of
-        seeds; `lead`: demonstrations -> encoder -> difference of the last policies from the reference's; `gate`:
-        whether the gate's row passed with most demonstrations; `words`: encoder -> task -> kind of wording -> change of
-        success; `evaluations` of a policy; `places`: encoder, and `proprioception` -> task -> R^2 of where things
-        stand.
+        `table`: an estimate with the `values` of seeds, by demonstrations, encoder, task (or `mean`) and score. `lead`:
+        difference of the last policies from the reference's, by demonstrations and encoder. `gate`: True if the gate's
+        row passed with the most demonstrations. `words`: change of success, by encoder, task and kind of wording.
+        `evaluations`: their number per policy. `places`: R^2 of predicted object positions, by encoder (or
+        `proprioception`) and task.
     """
     config = about["config"]
     trials = [row for row in rows if "curve" in row]
@@ -75,7 +76,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
 
 
 def _outcomes(rows: Rows, tasks: Sequence[str]) -> Outcomes:
-    """Return success of every scene, the mean over cameras; no seed where none is whole."""
+    """Return the success of every scene as the mean over cameras; only seeds with all tasks are included."""
     found = []
     for seed in sorted({row["seed"] for row in rows}):
         of_seed = [row for row in rows if row["seed"] == seed]
@@ -89,7 +90,7 @@ def _outcomes(rows: Rows, tasks: Sequence[str]) -> Outcomes:
 
 
 def _cells(outcomes: Outcomes, tasks: Sequence[str]) -> Tree:
-    """Return task, and `mean` over tasks -> score -> an estimate."""
+    """Return an estimate for each task and for `mean` (over tasks), by score."""
     parts = {task: outcomes[:, [at]] for at, task in enumerate(tasks)} | {"mean": outcomes}
     found: Tree = {}
     for name, part in parts.items():
@@ -104,14 +105,14 @@ def _cells(outcomes: Outcomes, tasks: Sequence[str]) -> Tree:
 
 
 def _less(differences: Float[NDArray[np.float64], "seeds tasks scenes"]) -> Estimate:
-    """Return the mean difference of two shares with the wider interval of seeds and of scenes, within [-1, 1]."""
+    """Return the mean difference of two shares with the wider of the intervals over seeds and scenes, in [-1, 1]."""
     over_seeds, over_scenes = paired(differences.mean(-1)), mean_bca(differences.ravel())
     found = wider(over_seeds, over_scenes) if len(differences) > 1 else over_scenes
     return replace(found, low=float(np.clip(found.low, -1, 1)), high=float(np.clip(found.high, -1, 1)))
 
 
 def _places(rows: Rows, tasks: Sequence[str]) -> Tree:
-    """Return encoder, and `proprioception` alone -> task -> R^2 with Student's interval over seeds."""
+    """Return R^2 with Student's interval over seeds, by encoder (or only `proprioception`) and task."""
     probes = [row for row in rows if "probe" in row]
     found: Tree = {}
     for name in dict.fromkeys(row["probe"] for row in probes):
@@ -123,15 +124,15 @@ def _places(rows: Rows, tasks: Sequence[str]) -> Tree:
 
 
 def _below_one(found: Tree) -> Tree:
-    """Cut an interval of R^2, which is 1 at most."""
+    """Clip an interval of R^2 at 1."""
     return found if found["high"] is None else {**found, "high": min(found["high"], 1.0)}
 
 
 def _words(trials: Rows, most: int) -> Tree:
-    """Return encoder -> task -> kind of wording -> success under it minus that under the instruction.
+    """Return success under a kind of wording minus success under the instruction, by encoder, task and kind.
 
-    Policies are those of most demonstrations; a scene's success is the mean over cameras and wordings. `worst` is the
-    least mean change by one wording of the same meaning.
+    Policies are those with the most demonstrations; a scene's success is the mean over cameras and wordings. `worst` is
+    the lowest mean change by a single wording of the same meaning.
     """
     found: Tree = {}
     told = [row for row in trials if row.get("words") and row["demonstrations"] == most]
@@ -174,10 +175,9 @@ def tables(result: Tree) -> str:
 
 
 def scores(result: Tree, count: str) -> str:
-    """Return encoders by tasks, their mean and the lead over the reference; below them AcTOL's tables.
+    """Return a table of encoders by tasks with means and leads over the reference, followed by AcTOL's numbers.
 
-    Where policies were evaluated several times, the means of the last three and of the best stand beside that of the
-    last.
+    If policies were evaluated several times, the means of the last three and of the best evaluations are added.
     """
     config, rows = result["config"], []
     more = {"last3": "mean, last three", "best": "mean, best"} if result["evaluations"] > 1 else {}
@@ -196,7 +196,7 @@ def scores(result: Tree, count: str) -> str:
 
 
 def ceiling(result: Tree) -> str:
-    """Return tasks by the success of the gate's row with most demonstrations, and by AcTOL's tables."""
+    """Return a table of tasks with the success of the gate's row with the most demonstrations, and AcTOL's numbers."""
     config = result["config"]
     count = max(config["demonstrations"])
     cells, paper = result["table"][str(count)][config["gate"]], printed(count, config["tasks"])
@@ -208,13 +208,13 @@ def ceiling(result: Tree) -> str:
 
 
 def places(result: Tree) -> str:
-    """Return encoders by the R^2 of where things stand, in each task."""
+    """Return a table of encoders by tasks with the R^2 of predicted object positions."""
     rows = [[name, *(estimate(by[task]) for task in by)] for name, by in result["places"].items()]
     return markdown(["read by the probe", *result["config"]["tasks"]], rows)
 
 
 def words(result: Tree) -> str:
-    """Return tasks and encoders by success and its change under other words; below them AcTOL's Table 2."""
+    """Return a table of success, and its change under other words, by task and encoder, and AcTOL's Table 2."""
     config = result["config"]
     usual = result["table"][str(max(config["demonstrations"]))]
     kinds = [kind for kind in next(iter(next(iter(result["words"].values())).values())) if kind != "worst"]
@@ -238,14 +238,14 @@ def words(result: Tree) -> str:
 
 
 def last(name: str, row: str) -> Differences:
-    """Return success of a kept study's last policies with most demonstrations, by seed and task."""
+    """Return the success of a stored study's last policies with the most demonstrations, by seed and task."""
     found = kept(name, summarise)
     cells, tasks = found["table"][str(max(found["config"]["demonstrations"]))][row], found["config"]["tasks"]
     return np.array([cells[task]["last"]["values"] for task in tasks]).T
 
 
 def comparable(name: str, baseline: str) -> Gate:
-    """Return a gate: the gate's row reached `GATE`, and the baseline lies in `BAND` on every task."""
+    """Return a gate: the gate's row reached `GATE`, and the baseline's success lies in `BAND` on every task."""
     ceiling = kept(name, summarise)["gate"]
     least, own = min(ceiling["reached"].values()), last(name, baseline).mean(0)
     low, high = BAND

@@ -1,4 +1,4 @@
-"""The trials of a study of language-conditioned cloning: an encoder that is pretrained, a policy that is cloned."""
+"""The trials of a study of language-conditioned cloning: each pretrains one encoder or clones one policy."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def pretraining_recipe(config: LcbcConfig, run: Pretraining) -> ClipsRecipe:
     """Return the recipe of an encoder.
 
     Raises:
-        BadInputError: When a setting is unknown.
+        BadInputError: If a setting is unknown.
     """
     row = config.encoders[run.encoder]
     assert row.recipe is not None
@@ -93,7 +93,7 @@ def cloning_recipe(config: LcbcConfig, trial: Cloning, checkpoint: str | None = 
     """Return the recipe of a policy; dual encoders come from `checkpoint`.
 
     Raises:
-        BadInputError: When a setting is unknown.
+        BadInputError: If a setting is unknown.
     """
     row = config.encoders[trial.encoder]
     own: Tree = {"train.seed": trial.seed, "encoder.size": config.size, "encoder.cameras": len(trial.cameras)}
@@ -108,7 +108,7 @@ def cloning_recipe(config: LcbcConfig, trial: Cloning, checkpoint: str | None = 
 
 
 def pretrain(config: LcbcConfig, out: Path, run: Pretraining) -> Tree:
-    """Train one dual encoder, or draw what is random in its initial weights; an interrupted run continues."""
+    """Train one dual encoder, or, for an untrained one, draw its random weights; an interrupted run resumes."""
     recipe, folder = pretraining_recipe(config, run), out / "encoders" / run.name
     untrained = config.encoders[run.encoder].untrained
     if untrained:
@@ -121,11 +121,11 @@ def pretrain(config: LcbcConfig, out: Path, run: Pretraining) -> Tree:
 
 
 def locate(config: LcbcConfig, out: Path, run: Pretraining) -> Tree:
-    """Probe how well a dual encoder tells where things stand in a scene.
+    """Probe how well object positions in a scene can be predicted from a dual encoder's embedding.
 
     Returns:
-        `places`: task -> R^2 of the surroundings, predicted linearly in unseen scenes from the first image's embedding
-        and proprioception; `blind`: task -> the same from proprioception alone.
+        `places`: R^2 of linear predictions in unseen scenes, from the first image's embedding and proprioception, by
+        task. `blind`: the same from only proprioception.
     """
     checkpoint = _checkpoint(config, out, run.encoder, run.seed)
     assert checkpoint is not None
@@ -190,6 +190,6 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
 
 
 def _successes(policy: ClonedPolicy, envs: VectorEnv, seeds: list[int], told: str) -> list[int]:
-    """Return 1 for every episode that a policy solves when it is told these words."""
+    """Return 1 for every episode that a policy solves under the instruction `told`, and 0 for others."""
     policy.instruction = told
     return [int(bool(one.success)) for one in rollout(policy, envs, seeds, stop_at_success=True)]

@@ -1,15 +1,16 @@
 """The tables of the occupancy study: best learning rates, intervals, data needed for one error.
 
 A method's learning rate is chosen for each amount of data and schedule: the one whose final error, averaged over seeds,
-comes nearest to the error of what the method converges to (`studies.occupancy.limits`). That needs the answer, so it is
-a method's best and not what a user would get; every method is treated alike. The smallest error will not do: a Monte
-Carlo table that has not converged can be nearer to the truth than the biased one it is on its way to.
+is nearest to the error of the table to which the method converges (`studies.occupancy.limits`). This choice needs the
+true answer, so it shows a method's best result and not what a user would get; it is the same for all methods. The
+smallest error is not used, because a Monte Carlo table that has not converged can be nearer to the truth than the
+biased table to which it converges.
 
-**How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve against
-data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the ratio is
-n_max / n. Where the baseline ends below TD InfoNCE the two change places and the ratio is n / n_max, below 1. It is
-taken for each seed, and seeds are summarised on the logarithmic scale. Where a curve begins below the error asked for,
-n is at most n_min and the ratio only a bound.
+**How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve of
+error against data, interpolated linearly on logarithmic axes, first reaches this error at some n; the ratio is
+n_max / n. If the baseline's last error is below TD InfoNCE's, the two are exchanged and the ratio is n / n_max, below
+1. The ratio is computed for each seed, and seeds are summarised on the logarithmic scale. If a curve begins below the
+given error, n is at most n_min, and the ratio is only a bound.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ Reals = NDArray[np.float64]
 
 
 def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) -> float:
-    """Return the data at which a falling curve first reaches `target`, straight on logarithmic axes between points.
+    """Return the amount of data at which a falling curve, linear on logarithmic axes, first reaches `target`.
 
     Args:
-        sizes: Growing.
-        errors: At each size.
-        target: The error wanted.
+        sizes: Amounts of data in increasing order.
+        errors: The error at each size.
+        target: The error to reach.
 
     Returns:
-        The amount; 0 where the smallest size already has a smaller error, infinity where no size has.
+        The amount; 0 if the smallest size already has a smaller error, infinity if no size has.
     """
     if errors[0] <= target:
         return float(sizes[0]) if errors[0] == target else 0.0
@@ -56,13 +57,13 @@ def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
     """Return how many times less data `ours` needs, for the larger of the two errors at the largest size.
 
     Args:
-        sizes: Growing, n of them.
-        ours: [seeds, n] errors.
-        baseline: [seeds, n] errors.
+        sizes: The n amounts of data in increasing order.
+        ours: Errors of TD InfoNCE, [seeds, n].
+        baseline: Errors of the baseline, [seeds, n].
 
     Returns:
-        The ratio as a geometric mean over seeds with its interval, each seed's, and "bound": "" or, where some seed's
-        curve begins below the error asked for, "at least" (or "at most", where it is the baseline's).
+        The ratio as a geometric mean over seeds with its interval, each seed's ratio, and "bound". The bound is "" or,
+        if some seed's curve begins below the given error, "at least" ("at most" for the baseline's curve).
     """
     ratios, bounds = [], set()
     for own, other in zip(ours.tolist(), baseline.tolist(), strict=True):
@@ -85,7 +86,7 @@ def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
 
 
 def best_setting(trial: Mapping[str, Any], schedule: str, limit: float, key: str = "error") -> int:
-    """Return the setting of one schedule whose final error, mean over seeds, is nearest to the method's limit."""
+    """Return the setting of one schedule whose mean final error over seeds is nearest to the method's limit."""
     final = np.array(trial[key][-1]).mean(axis=0)
     own = [i for i, setting in enumerate(trial["settings"]) if setting["schedule"] == schedule]
     return min(own, key=lambda i: abs(float(final[i]) - limit))
@@ -95,8 +96,8 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     """Return the study's tables.
 
     Args:
-        rows: One row a trial.
-        about: The configuration, and `limits`: CUT-SIZE-SEED -> limit -> error.
+        rows: One row per trial.
+        about: The configuration, and `limits`: errors by CUT-SIZE-SEED and limit.
     """
     sizes, curve_size = about["config"]["sizes"], about["config"]["curve_size"]
     trials = {(row["cut"], row["size"], row["method"]): row for row in rows if "cut" in row}
@@ -149,7 +150,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
 
 
 def _final(trial: Mapping[str, Any], schedule: str, limit: float, key: str) -> Tree:
-    """Return the best setting's final errors, and every rate's."""
+    """Return the final errors of the best setting, and of every learning rate."""
     best = best_setting(trial, schedule, limit, key)
     final = np.array(trial[key][-1])
     by_rate = {
@@ -166,7 +167,7 @@ def _final(trial: Mapping[str, Any], schedule: str, limit: float, key: str) -> T
 
 
 def _curve(trial: Mapping[str, Any], schedule: str, limit: float) -> Tree:
-    """Return the error against gradient steps of the setting that ends best."""
+    """Return the error against gradient steps of the setting with the best final error."""
     best = best_setting(trial, schedule, limit)
     over_seeds = [seeds_interval(np.array(at)[:, best]) for at in trial["error"]]
     return {
@@ -177,19 +178,19 @@ def _curve(trial: Mapping[str, Any], schedule: str, limit: float) -> Tree:
 
 
 def _by_size(by_size: Tree, sizes: Sequence[int], rate: str | None = None) -> Reals:
-    """Return errors [seeds, sizes], of each size's best rate or of one."""
+    """Return errors [seeds, sizes] of each size's best learning rate, or of the given rate."""
     own = [by_size[str(n)] for n in sizes]
     return np.array([at["per_seed"] if rate is None else at["per_seed_by_rate"][rate] for at in own]).T
 
 
 def _advantages(sizes: Sequence[int], table: Tree, ours: str = OURS) -> Tree:
-    """Return method -> the ratio of `ours` to it."""
+    """Return the ratio of `ours` to each method."""
     own = _by_size(table[ours], sizes)
     return {name: advantage(sizes, own, _by_size(by_size, sizes)) for name, by_size in table.items() if name != ours}
 
 
 def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
-    """Return the ratios with one constant learning rate for both methods at every size, for each rate both have."""
+    """Return the ratios with equal constant learning rates for both methods at all sizes, for each common rate."""
     found: Tree = {}
     last = str(sizes[-1])
     for rate in table[OURS][last]["per_seed_by_rate"]:
@@ -203,14 +204,14 @@ def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
 
 
 def _over_sr(sizes: Sequence[int], table: Tree) -> Tree:
-    """Return the ratio to the successor representation at each of its own rates, TD InfoNCE at its best ones."""
+    """Return the ratio to the successor representation at each of its rates; TD InfoNCE has its best rates."""
     ours = _by_size(table[OURS], sizes)
     rates = table["sr"][str(sizes[-1])]["per_seed_by_rate"]
     return {rate: advantage(sizes, ours, _by_size(table["sr"], sizes, rate)) for rate in rates}
 
 
 def _limit_table(limits: Mapping[str, Mapping[str, float]]) -> Tree:
-    """Return cut -> limit -> size -> seeds and interval."""
+    """Return the seeds' errors and their interval by cut, limit and size."""
     gathered: dict[tuple[str, str, str], list[float]] = {}
     for name, of_data in limits.items():
         cut, size, _ = name.split("-")
@@ -224,7 +225,7 @@ def _limit_table(limits: Mapping[str, Mapping[str, float]]) -> Tree:
 
 
 def _known(trial: Mapping[str, Any]) -> Tree:
-    """Return the whole curve of the setting with the smallest final error."""
+    """Return the complete curve of the setting with the smallest final error."""
     errors = np.array(trial["error"])[:, 0]
     best = int(errors[-1].argmin())
     return {"setting": best, "steps": trial["steps"], "error": errors[:, best].tolist()}

@@ -1,18 +1,18 @@
 """Counts of a data set of grid transitions, in tables small enough to draw batches from.
 
 Methods of the occupancy study train on independent draws: (s, a, s', a') for temporal differences,
-(s, a, s+) for Monte Carlo. On a grid there are few such tuples, so that counting each once and drawing from the
-counts gives exactly the batches that indexing ten million transitions would, and needs no transitions in memory.
+(s, a, s+) for Monte Carlo. A grid has few distinct tuples, so they are counted once and drawn from the counts. This has
+exactly the same distribution as indexing ten million transitions, and needs no transitions in memory.
 
 **The end of an episode.** A Monte Carlo positive lies k ~ Geometric(1 - gamma) steps ahead, k >= 1, which may be past
 the last state of a truncated episode. Three rules (`TAILS`):
 
-- `clip`: the last state is taken in place of the ones never seen;
-- `renormalise`: k is drawn anew until it fits, so that every transition counts the same;
-- `reject`: transition and k are both drawn anew, so that late transitions count less.
+- `clip`: the last state replaces the states beyond the end;
+- `renormalise`: k is drawn again until it fits, so that every transition counts the same;
+- `reject`: both the transition and k are drawn again, so that late transitions count less.
 
-None is free of bias: what lies beyond the end is not in the data. A temporal difference needs the action taken at s'
-(SARSA), which no episode has for its last transition; that one is left out.
+No rule is free of bias, because the states beyond the end are not in the data. A temporal difference needs the action
+taken at s' (SARSA). An episode does not have this action for its last transition, which is therefore left out.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Counted:
     """One data set, counted; P = S * A state-action pairs, numbered `s * A + a`.
 
     Attributes:
-        successors: [P, P] times (s', a') followed (s, a).
-        futures: Under each rule of `TAILS`, [P, S] how much of the Monte Carlo draws falls on (s, a) with s+; sums
-            to 1 over everything.
-        next_state: [S, A] of the grid.
+        successors: How often (s', a') followed (s, a), [P, P].
+        futures: For each rule of `TAILS`, the joint distribution of (s, a) and s+ in Monte Carlo draws, [P, S]; the sum
+            of all entries is 1.
+        next_state: The next state of each state and action of the grid, [S, A].
     """
 
     successors: Integers
@@ -52,12 +52,12 @@ class Counted:
 
     @property
     def pairs(self) -> int:
-        """P."""
+        """Number of state-action pairs, P."""
         return len(self.successors)
 
     @property
     def states(self) -> int:
-        """S."""
+        """Number of states, S."""
         return len(self.next_state)
 
     @property
@@ -67,13 +67,13 @@ class Counted:
         return found
 
     def marginal(self) -> Reals:
-        """Return p(s+) [S]: the share of each state among the next states that temporal differences use."""
+        """Return p(s+), [S]: the share of each state among the next states that temporal differences use."""
         arrived = np.bincount(self.pair_states, weights=self.successors.sum(axis=0), minlength=self.states)
         found: Reals = arrived / arrived.sum()
         return found
 
     def save(self, path: Path) -> None:
-        """Write to an .npz, whole or not at all."""
+        """Write an .npz file atomically: completely or not at all."""
         partial = path.with_suffix(".partial.npz")
         np.savez_compressed(
             partial, successors=self.successors, next_state=self.next_state, allow_pickle=False, **self.futures
@@ -82,18 +82,18 @@ class Counted:
 
     @classmethod
     def load(cls, path: Path) -> Counted:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         with np.load(path) as found:
             return cls(found["successors"], {rule: found[rule] for rule in TAILS}, found["next_state"])
 
 
 def count_data(grid: GridWorld, transitions: int, *, episode_length: int | None, discount: float, seed: int) -> Counted:
-    """Record the uniform policy and count.
+    """Record episodes of the uniform policy and count their transitions.
 
     Args:
         grid: The grid.
         transitions: Number of transitions.
-        episode_length: Transitions an episode; `None` for one trajectory, cut nowhere.
+        episode_length: Number of transitions per episode; `None` for one trajectory that is never cut.
         discount: gamma.
         seed: Random seed.
     """
@@ -105,7 +105,7 @@ def successor_counts(grid: GridWorld, rollouts: Rollouts) -> Integers:
     """Return [P, P]: the number of times that each (s', a') followed each (s, a) within an episode.
 
     Raises:
-        BadInputError: When episodes have a single transition, which is followed by no action.
+        BadInputError: If episodes have only one transition, which no action follows.
     """
     found, expected = "episodes of one transition", "at least two, since the action at s' is needed"
     require(rollouts.length > 1, "rollouts", found, expected, "record longer episodes")
@@ -117,8 +117,8 @@ def successor_counts(grid: GridWorld, rollouts: Rollouts) -> Integers:
 def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> dict[str, Reals]:
     """Return the exact distribution of Monte Carlo draws under each rule of `TAILS`.
 
-    Sums over the lag k of how often each state lies k steps after each pair; lags whose whole weight is below 1e-8
-    are left out.
+    They are sums over the lag k of how often each state lies k steps after each pair. Lags whose total weight is below
+    1e-8 are left out.
 
     Args:
         grid: The grid.
@@ -126,7 +126,7 @@ def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> di
         discount: gamma.
 
     Returns:
-        [P, S] for each rule, summing to 1.
+        A table [P, S] for each rule, whose entries sum to 1.
     """
     pairs, states = _pairs(grid, rollouts), rollouts.states
     T, P, S = rollouts.length, grid.states * grid.actions, grid.states
@@ -161,9 +161,9 @@ def _pairs(grid: GridWorld, rollouts: Rollouts) -> NDArray[np.int16]:
 def _add(
     rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Float[Reals, " T"] | None = None
 ) -> Reals:
-    """Return [R, C]: how many times, or with what weight by position, each row and column number are together.
+    """Return a table [R, C] of how often each row and column number occur together, weighted by position if given.
 
-    Episodes are added in blocks that fit into the cache.
+    Episodes are processed in blocks that fit into the cache.
     """
     total = np.zeros(R * C)
     E, T = rows.shape

@@ -1,7 +1,7 @@
 """Batches for the occupancy study, drawn from counts for many data sets at once.
 
-Rows of a batch are sorted by (s, a), so that the sum over the draws that start at (s, a) is a sum over neighbours; the
-N candidate states of a softmax are counted, since only 25 differ.
+Rows of a batch are sorted by (s, a), so that the draws that start at (s, a) are adjacent and can be summed quickly. The
+N candidate states of a softmax are given as counts, because there are only 25 distinct states.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Numbers = NDArray[np.int32]  # half the width of 64 bits, and several times as f
 
 @dataclass(frozen=True)
 class Batch:
-    """N draws for each of R data sets, as sums the gradients need; D draws in all, D = R * N, sorted by (r, s, a).
+    """N draws for each of R data sets, in the form that the gradients need; D = R * N draws, sorted by (r, s, a).
 
     Attributes:
-        size: N.
-        visits: [R, P] share of draws that start at each pair.
-        pairs: [D] the pair each draw starts at, r * P + (s, a).
-        sources: [D] what each draw carries to its pair: r * P + (s', a'), or the state s+ of a Monte Carlo draw.
-        offsets: [R * P] where the draws of each pair begin in `sources`.
-        arrived: [R, S] how many of the N next states (Monte Carlo: futures) are each state.
-        futures: [D] a state drawn from p(s+) for each draw; empty for Monte Carlo.
-        drawn: [R, S] how many of these are each state.
+        size: Number of draws per data set, N.
+        visits: Share of draws that start at each pair, [R, P].
+        pairs: The pair at which each draw starts, r * P + (s, a), [D].
+        sources: The index of what each draw adds to its pair, [D]: r * P + (s', a'), or s+ for Monte Carlo.
+        offsets: The position in `sources` where the draws of each pair begin, [R * P].
+        arrived: The count of each state among the N next states (for Monte Carlo: futures), [R, S].
+        futures: A state drawn from p(s+) for each draw, [D]; empty for Monte Carlo.
+        drawn: The count of each state among `futures`, [R, S].
     """
 
     size: int
@@ -50,7 +50,7 @@ class Batch:
     drawn: Float[Tensor, "R S"]
 
     def collect(self, rows: Float[Tensor, "K C"]) -> Float[Tensor, "R P C"]:
-        """Return, for each pair, the sum over its draws of the rows they point to, divided by N."""
+        """Return, for each pair, the sum of the rows that its draws' `sources` index, divided by N."""
         total = functional.embedding_bag(self.sources, rows, self.offsets, mode="sum")
         return total.view(*self.visits.shape, -1).div_(self.size)
 
@@ -59,7 +59,7 @@ class Alias:
     """Draws from R distributions over K outcomes in constant time (Walker, 1977).
 
     Args:
-        weights: One distribution a row, not necessarily normalised.
+        weights: One distribution per row, not necessarily normalised.
     """
 
     def __init__(self, weights: Float[Reals, "R K"]) -> None:
@@ -127,7 +127,7 @@ def future_batches(
 
 
 def _chunks(steps: int) -> Iterator[int]:
-    """Yield numbers of steps that are drawn at once, so that drawing costs little."""
+    """Yield the numbers of steps whose batches are drawn at once, so that drawing is cheap."""
     for first in range(0, steps, STEPS_AT_ONCE):
         yield min(STEPS_AT_ONCE, steps - first)
 
@@ -164,7 +164,7 @@ def _counts(values: Int[Numbers, "B R N"], K: int) -> Int[Integers, "B R K"]:
 
 
 def _alias(weights: Float[Reals, " K"]) -> tuple[Reals, Integers]:
-    """Return Vose's tables: column k is kept with probability keep[k], else it becomes other[k]."""
+    """Return Vose's tables: outcome k is kept with probability keep[k], and otherwise replaced by other[k]."""
     K = len(weights)
     keep = weights / weights.sum() * K
     other = np.arange(K)

@@ -55,7 +55,7 @@ def _study(result: Tree) -> Any:
 
 
 def _companions(result: Tree) -> Any:
-    """Plot the effect of where episodes end, and of a step size that decays."""
+    """Plot the effects of the length of episodes and of a decaying step size."""
     figure, axes = panels(2, 2, 9.2, 7.3, sharex=True, sharey=True)
     for row, cut in zip(axes, CUTS, strict=True):
         for axis, schedule in zip(row, ("decayed", "constant"), strict=True):
@@ -68,7 +68,7 @@ def _companions(result: Tree) -> Any:
 
 
 def _tails(result: Tree) -> Any:
-    """Plot Monte Carlo under three rules for the end of an episode, with what each converges to."""
+    """Plot Monte Carlo under three rules for the end of an episode, with the limit of each rule."""
     figure, ((axis,),) = panels(1, 1, 5.8, 4.6)
     methods = (*MONTE_CARLO, "td_infonce")
     _efficiency(axis, result, "episodes", "decayed", methods)
@@ -97,7 +97,7 @@ def _known(result: Tree) -> Any:
 
 
 def _variants(result: Tree) -> Any:
-    """Plot C-learning towards TD InfoNCE, one step at a time (the paper's Fig. 12)."""
+    """Plot variants between C-learning and TD InfoNCE, which differ by one change each (the paper's Fig. 12)."""
     figure, (axes,) = panels(1, 3, 11.5, 4.2, sharey=True)
     _curves(axes[0], result, VARIANTS)
     for axis, schedule in zip(axes[1:], ("decayed", "constant"), strict=True):
@@ -109,7 +109,7 @@ def _variants(result: Tree) -> Any:
 
 
 def _ratios(result: Tree) -> Any:
-    """Plot every ratio with its interval, the paper's beside them."""
+    """Plot every ratio with its interval, and the paper's ratios."""
     figure, ((axis,),) = panels(1, 1, 7.6, 4.8)
     rows: list[str] = []
     for method in MAIN[:-1]:
@@ -163,7 +163,7 @@ def _curves(axis: Any, result: Tree, methods: Sequence[str]) -> None:
 
 
 def _line(axis: Any, method: str, x: Any, low: Any, value: Any, high: Any, **look: Any) -> None:
-    """Plot a curve with its interval, which ends at a tenth of its upper end where it would be below 0."""
+    """Plot a curve with its interval; a lower end below 0 is replaced by a tenth of the upper end."""
     colour, marker = LOOK[method]
     axis.plot(x, value, color=colour, marker=marker, label=METHODS[method].title, **look)
     kept = [max(a, b / 10) for a, b in zip(low, high, strict=True)]

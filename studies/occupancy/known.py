@@ -1,9 +1,9 @@
-"""The study with a known model: expected gradients in the place of sampled ones, so that no error should be left.
+"""The study with a known model: expected gradients instead of sampled ones, so that the error should become 0.
 
-Every sum over a batch is replaced by its expectation under the true chain, N to infinity. Any error that remains is the
-optimiser's. TD InfoNCE is here twice: with weights whose rows sum to 1, and with the factor N the paper prints in
-Algorithm 1 (W = N softmax), which overweights the future: its fixed point is the occupancy under the discount
-gamma N / (1 - gamma + gamma N) instead.
+Every sum over a batch is replaced by its expectation under the true chain, which is the limit of infinite N. Any
+remaining error is due to the optimiser. TD InfoNCE is included twice: with weights whose rows sum to 1, and with the
+factor N that the paper prints in Algorithm 1 (W = N softmax). The factor overweights the future: the fixed point is the
+occupancy under the discount gamma N / (1 - gamma + gamma N).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Expected(Batch):
     """A batch of every possible draw, weighted by its probability.
 
     Attributes:
-        carried: [P, K] expected number of draws from each pair that carry each row, divided by N.
+        carried: Expected number of draws from each pair whose source is each row, divided by N, [P, K].
     """
 
     carried: Float[Tensor, "P K"]
@@ -50,12 +50,12 @@ class Expected(Batch):
 
 
 def expected_batch(grid: GridWorld, discount: float, *, futures: bool) -> Expected:
-    """Return the expectation of a batch under the uniform policy, pairs and states uniform.
+    """Return the expectation of a batch under the uniform policy, with uniform pairs and states.
 
     Args:
         grid: The grid.
         discount: gamma.
-        futures: Draws are (s, a, s+), for Monte Carlo, and not (s, a, s', a').
+        futures: True for draws (s, a, s+), for Monte Carlo, instead of (s, a, s', a').
     """
     S, A = grid.states, grid.actions
     P = S * A
@@ -80,20 +80,20 @@ def expected_batch(grid: GridWorld, discount: float, *, futures: bool) -> Expect
 
 
 def printed_discount(discount: float, size: int) -> float:
-    """Return the discount that weights of row sum N estimate: gamma N / (1 - gamma + gamma N)."""
+    """Return the discount of the occupancy that weights with row sum N estimate: gamma N / (1 - gamma + gamma N)."""
     return discount * size / (1 - discount + discount * size)
 
 
 def train_known(
     grid: GridWorld, settings: Sequence[Setting], *, discount: float, steps: int, size: int
 ) -> dict[str, dict[str, list[object]]]:
-    """Return the errors of every method in `KNOWN` on expected gradients, in double precision, as `train` does.
+    """Return the errors of every method in `KNOWN` on expected gradients, in double precision, in `train`'s format.
 
     Args:
         grid: The grid.
         settings: Settings of the optimiser.
         discount: gamma.
-        steps: Gradient steps.
+        steps: Number of gradient steps.
         size: N, for the printed factor only.
     """
     P, S = grid.states * grid.actions, grid.states

@@ -1,13 +1,13 @@
-"""Errors of what the methods converge to on a data set, in closed form.
+"""Errors of the tables to which the methods converge on a data set, in closed form.
 
 - Monte Carlo's table is the empirical share of each s+ among the draws that start at (s, a), under the rule for
   the end of an episode (`studies.occupancy.data`).
-- Every temporal difference method, the successor representation included, has the fixed point of the empirical chain:
-  M = (1 - gamma) T' + gamma T M, with T[(s, a), (s', a')] the empirical share of each (s', a') after (s, a) and T' its
-  sum over a'. It is SARSA's: with the known policy in the place of the data's actions, a deterministic grid would
-  leave no error.
+- Every temporal difference method, including the successor representation, converges to the fixed point of the
+  empirical chain: M = (1 - gamma) T' + gamma T M. T[(s, a), (s', a')] is the empirical share of each (s', a') after
+  (s, a), and T' its sum over a'. This is SARSA's fixed point: if the known policy replaced the data's actions, a
+  deterministic grid would leave no error.
 
-A pair (s, a) that was never seen gets the marginal of states.
+A pair (s, a) that is not in the data gets the marginal of states.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def temporal_difference_limit(data: Counted, discount: float) -> Float[Reals, "P
 
 
 def limit_errors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[str, float]:
-    """Return mean |p_hat - p| of each limit, by the names in `LIMITS`."""
+    """Return the mean |p_hat - p| of each limit, keyed by the names in `LIMITS`."""
     found = {"temporal_difference": temporal_difference_limit(data, discount)}
     for tail in TAILS:
         found[f"monte_carlo_{tail}"] = monte_carlo_limit(data, tail)

@@ -1,10 +1,11 @@
 """The methods of the occupancy study as gradients on tables, with every sum over a batch collapsed.
 
-A table critic f has P = S * A rows (s, a) and S columns, 125 x 25 on the 5 x 5 grid. A batch of N draws then enters a
-loss only through a few counts: how many draws start at each (s, a), how many of the N candidates of a softmax are each
-state, and the sum of what the draws carry back to their (s, a). The N x N matrix of logits, 65,536 entries of which
-at most 3,125 differ, is never formed. The gradients are those of `counterpoint.objectives` exactly; a test compares
-them. With n(s, a) the share of draws at (s, a), c' and c the counts of next states and of states from p(s+),
+A table critic f has P = S * A rows (s, a) and S columns, 125 x 25 on the 5 x 5 grid. A loss depends on a batch of N
+draws only through a few counts: the number of draws that start at each (s, a), the number of each state among the N
+candidates of a softmax, and the sum of what the draws contribute to their (s, a). The N x N matrix of logits, with
+65,536 entries of which at most 3,125 differ, is never formed. The gradients equal those of `counterpoint.objectives`
+exactly; a test compares them. n(s, a) is the share of draws at (s, a); c' and c are the counts of next states and of
+states from p(s+):
 
     softmax'(s, a, .) = c' e^f / sum c' e^f         softmax(s, a, .) = c e^f / sum c e^f
     MC InfoNCE      n softmax' - [onehot(s+)]
@@ -40,11 +41,11 @@ class Method:
     """A method of the study.
 
     Attributes:
-        title: Its name in figures.
+        title: The method's name in figures.
         loss: "sr", "mc_infonce", "td_infonce" or "c_learning".
         tail: Monte Carlo only: the rule at the end of an episode.
-        pairs: C-learning only: N^2 negatives.
-        normalised: C-learning only: self-normalised weights.
+        pairs: C-learning only: True for N^2 negatives.
+        normalised: C-learning only: True for self-normalised weights.
     """
 
     title: str
@@ -77,9 +78,9 @@ class Gradients:
 
     Args:
         discount: gamma.
-        settings: L, tables side by side that share batches.
-        pair_states: [P] the state of each pair.
-        states: S.
+        settings: Number L of adjacent tables that share batches.
+        pair_states: The state of each pair, [P].
+        states: Number of states, S.
         dtype: Type of the tables.
         row_sum: Sum of each row of TD InfoNCE's weights; 1, except to show the effect of the paper's printed factor.
     """
@@ -107,7 +108,7 @@ class Gradients:
         return {"sr": self.sr, "mc_infonce": self.mc_infonce, "td_infonce": self.td_infonce}[loss]
 
     def sr(self, M: Table, batch: Batch) -> Table:
-        """Return the gradient of Eq. 16: half the squared error, the target held fixed."""
+        """Return the gradient of Eq. 16, half the squared error with a fixed target."""
         target = torch.add(self.reached, M, alpha=self.discount)
         return (M * batch.visits[..., None]).sub_(batch.collect(self._rows(target)))
 
@@ -182,14 +183,14 @@ def estimate(
 ) -> Float[Tensor, "R P L S"]:
     """Return the probabilities p(s+ | s, a) of a table.
 
-    SR is the probability. A critic of the InfoNCE methods is normalised by its own softmax (Eq. 12), p(s+) e^f over
-    its sum. C-learning's e^f is the ratio itself, so that p(s+) e^f need not sum to 1; it does with `normalise`.
+    SR's table is the probability. A critic of the InfoNCE methods is normalised by its softmax (Eq. 12): p(s+) e^f
+    divided by its sum. C-learning's e^f is the ratio itself, so p(s+) e^f sums to 1 only with `normalise`.
 
     Args:
         method: The method.
-        table: L tables side by side.
+        table: L adjacent tables.
         marginal: The empirical p(s+) of the method's negatives.
-        normalise: Divide rows by their sums, whatever the method.
+        normalise: True to divide rows by their sums for every method.
     """
     R, P, _ = table.shape
     split = table.view(R, P, -1, marginal.shape[-1]).double()

@@ -1,8 +1,8 @@
 """`python -m studies.occupancy`: data that each method needs to estimate a discounted occupancy measure.
 
 The tabular study of TD InfoNCE (Zheng et al., ICLR 2024, section 4.3, Appendices E.2 and E.3) with comparisons that
-explain its ratios: what methods converge to in closed form, three rules for the end of an episode, one trajectory that
-is never cut, and a step size that decays beside one that does not. `docs/results/occupancy.md` discusses the results.
+explain its ratios: the methods' limits in closed form, three rules for the end of an episode, one trajectory that is
+never cut, and decaying against constant step sizes. `docs/results/occupancy.md` discusses the results.
 
 A trial is one method on one amount of data.
 """
@@ -33,7 +33,7 @@ ON_A_TRAJECTORY = ("td_infonce", "sr", "c_learning", "mc_infonce_renormalise", "
 
 
 class OccupancyConfig(FrozenConfig):
-    """The study; the defaults are the paper's where it states them (grid, steps, sizes, seeds)."""
+    """The configuration of the study; the defaults are the paper's if it states them (grid, steps, sizes, seeds)."""
 
     width: int = Field(default=5, ge=2)
     height: int = Field(default=5, ge=2)
@@ -83,13 +83,13 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run continues.
+        out: A folder for this study alone; an interrupted run resumes.
 
     Returns:
         The content of `occupancy.json`.
 
     Raises:
-        BadInputError: When the folder holds a study of another configuration.
+        BadInputError: If the folder holds a study of another configuration.
     """
     study = Study("occupancy study", out, config)
     cells = [("episodes", size, method) for size in config.sizes for method in METHODS]
@@ -124,7 +124,7 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> Tree:
 
 
 def recording(config: OccupancyConfig, out: Path, cut: str, size: int, seed: int) -> Counted:
-    """Return the data of one seed, counted once; no recording is a part of another."""
+    """Return the counted data of one seed; recordings of different sizes are independent."""
     path = out / "data" / f"{cut}-{size}-{seed}.npz"
     if path.exists():
         return Counted.load(path)
@@ -137,7 +137,7 @@ def recording(config: OccupancyConfig, out: Path, cut: str, size: int, seed: int
 
 
 def _train(config: OccupancyConfig, out: Path, cut: str, size: int, method: str) -> Tree:
-    """Train one method on one amount of data, all seeds and settings side by side."""
+    """Train one method on one amount of data, with all seeds and settings in parallel."""
     own = np.random.SeedSequence([size, CUTS.index(cut), list(METHODS).index(method)])
     found = train(
         method,
@@ -153,7 +153,7 @@ def _train(config: OccupancyConfig, out: Path, cut: str, size: int, method: str)
 
 
 def _train_batch(config: OccupancyConfig, out: Path, method: str, batch: int) -> Tree:
-    """Train at the most data with another batch size and one decayed learning rate."""
+    """Train on the largest amount of data with another batch size and one decaying learning rate."""
     data = [recording(config, out, "episodes", config.sizes[-1], seed) for seed in range(config.seeds)]
     settings = [Setting(BATCH_RATE, "decayed")]
     return train(

@@ -22,7 +22,7 @@ NORMALISED = "_rows_normalised"
 
 
 def times(found: Tree | None) -> str:
-    """A ratio and its interval, or the bound it is."""
+    """Return a ratio with its interval, or as a bound."""
     if found is None:
         return ""
     low, value, high = (
@@ -32,18 +32,18 @@ def times(found: Tree | None) -> str:
 
 
 def thousandths(found: Tree | None) -> str:
-    """An error in thousandths with half its interval."""
+    """Return an error in thousandths with half the width of its interval."""
     return "" if found is None else f"{1e3 * found['mean']:.2f} ± {1e3 * (found['high'] - found['mean']):.2f}"
 
 
 def method_title(method: str) -> str:
-    """The name of a method, rows normalised or not."""
+    """Return the title of a method, with or without normalised rows."""
     title = METHODS[method.removesuffix(NORMALISED)].title
     return f"{title} (rows normalised)" if method.endswith(NORMALISED) else title
 
 
 def powers(sizes: Sequence[int]) -> list[str]:
-    """Amounts of data as powers of ten."""
+    """Return amounts of data as powers of ten."""
     return [f"{size:.0e}".replace("+0", "") for size in sizes]
 
 
@@ -74,7 +74,7 @@ def errors(schedule: str) -> str:
 
 
 def limits(cut: str) -> str:
-    """Errors of what the methods converge to on the same data, in closed form and thousandths."""
+    """Return the errors of the methods' limits on the same data, in closed form, in thousandths."""
     result = kept("occupancy", summarise)
     table, ratios = result["limit_errors"][cut], result["limit_advantages"][cut]
     names = {name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in LIMITS}
@@ -85,7 +85,7 @@ def limits(cut: str) -> str:
 
 
 def one_rate() -> str:
-    """Both methods at one constant learning rate, whatever the amount of data."""
+    """Return both methods at one constant learning rate for all amounts of data."""
     baselines = ("mc_infonce_renormalise", "c_learning", "sr")
     rows = [
         [f"{SCENES[cut, 'constant'].partition(',')[0]}, {rate}", *(times(found.get(one)) for one in baselines)]
@@ -96,7 +96,7 @@ def one_rate() -> str:
 
 
 def sr_rates() -> str:
-    """The successor representation at each constant rate, against TD InfoNCE at its best."""
+    """Return the successor representation at each constant rate, compared with TD InfoNCE at its best rate."""
     table = kept("occupancy", summarise)["advantages_over_sr_by_rate"]
     rows = [
         [f"{float(rate):g}", *(times(table[cut][rate]) for cut in ("episodes", "trajectory"))]
@@ -106,7 +106,7 @@ def sr_rates() -> str:
 
 
 def by_batch() -> str:
-    """Final errors in thousandths for several batch sizes."""
+    """Return final errors in thousandths for several batch sizes."""
     table, methods = kept("occupancy", summarise)["by_batch"], ("c_learning_both", "c_learning_pairs", "td_infonce")
     sizes = sorted(table[methods[0]], key=int)
     rows = [[method_title(one), *(thousandths(table[one][n]) for n in sizes)] for one in methods]
@@ -114,13 +114,13 @@ def by_batch() -> str:
 
 
 def known() -> str:
-    """The error that is left on expected gradients."""
+    """Return the remaining errors on expected gradients."""
     rows = [[name, f"{kept('occupancy', summarise)['known_model_error'][key]:.1e}"] for key, name in KNOWN.items()]
     return markdown(["method", "error"], rows)
 
 
 def cost() -> str:
-    """Processor time of training."""
+    """Return the processor time of training."""
     result = kept("occupancy", summarise)
     minutes, about = result["processor_seconds"] / 60, result["provenance"]["hardware"]
     row = [f"{about['cpu']}, {about['cores']} cores", f"{minutes:.0f}", f"{minutes / 2:.0f} minutes"]

@@ -1,14 +1,14 @@
-"""Tabular goal-reaching by TD InfoNCE and by MC InfoNCE (contrastive RL), on counts: no N x N matrix for 25 states.
+"""Tabular goal-reaching by TD InfoNCE and by MC InfoNCE (contrastive RL), on counts, without an N x N matrix.
 
-A batch of N holds few distinct rows and columns. Of X rows and S columns with multiplicities c and n,
+A batch of N has few distinct rows and columns. For X distinct rows and S distinct columns with multiplicities c and n,
 
     CE = (1/N) sum_x [c_x log sum_y n_y exp f(x, y) - sum_y L(x, y) f(x, y)],    L: labels, summed over equal rows,
 
 is the cross entropy of the N x N matrix, and its gradient is (c_x softmax_n - L) / N. R tables (seeds, data sets) are
-taken at once.
+processed at once.
 
-The critics are tables of logits f(s, a, g, s+) and f(s, a, s+), the policies argmax_a of the estimated occupancy of the
-goal. Goals do not share entries of the table, so only the goals in use are trained.
+The critics are tables of logits f(s, a, g, s+) and f(s, a, s+). The policies take argmax_a of the estimated occupancy
+of the goal. Goals do not share entries of the table, so only the goals in use are trained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from counterpoint.data.transitions import Tail
 from studies.stitching.data import Paths
 
 TINY = 1e-30
-"""A floor that avoids 0 / 0 in rows that are drawn 0 times."""
+"""A minimum that avoids 0 / 0 in rows that are not drawn."""
 
 
 def counted_cross_entropy(
@@ -38,9 +38,9 @@ def counted_cross_entropy(
     """Return the mean cross entropy of the rows of an N x N matrix, from its distinct rows and columns.
 
     Args:
-        logits: f of every distinct row and column.
-        labels: Label weight of each pair, summed over equal rows and columns; a row sums to its count.
-        columns: Count of each column; sums to N.
+        logits: The logit f of every distinct row and column.
+        labels: Label weight of each pair, summed over equal rows and columns; the sum of a row is its count.
+        columns: Count of each column; the sum is N.
     """
     logarithm = (logits + columns.log()[..., None, :]).logsumexp(-1)
     total = (labels.sum(-1) * logarithm).sum(-1) - (labels * logits).sum((-2, -1))
@@ -48,7 +48,7 @@ def counted_cross_entropy(
 
 
 def mc_gradient(powers: Float[Tensor, "R X S"], joint: Float[Tensor, "R X S"]) -> Float[Tensor, "R X S"]:
-    """Return the gradient of MC InfoNCE (Eq. 6), which is `counted_cross_entropy(f, joint, joint.sum(-2))`, by f.
+    """Return the gradient of MC InfoNCE (Eq. 6), `counted_cross_entropy(f, joint, joint.sum(-2))`, with respect to f.
 
     Args:
         powers: e^f(s, a, s+).
@@ -68,16 +68,16 @@ def td_gradient(
     futures: Float[Tensor, "R S"],
     discount: float,
 ) -> Float[Tensor, "R G X S"]:
-    """Return the gradient of TD InfoNCE (Eq. 10) by f, one batch for every goal.
+    """Return the gradient of TD InfoNCE (Eq. 10) with respect to f, with one batch for all goals.
 
-    (1 - gamma) CE(f, positives; next states) + gamma CE(f, W; futures), with W (Eq. 9) the softmax over the futures of
-    the row that follows, and constant.
+    The loss is (1 - gamma) CE(f, positives; next states) + gamma CE(f, W; futures). W (Eq. 9) is the softmax over the
+    futures of the following row, and has no gradient.
 
     Args:
-        powers: e^f(s, a, g, s+); X counts (s, a).
+        powers: e^f(s, a, g, s+); X is the number of (s, a).
         following: The row of (s', a') with a' ~ pi(. | s', g).
         positives: Count of each (s, a) in the batch together with each next state.
-        futures: Count of each state among as many draws from p(s+) as the batch.
+        futures: Count of each state among N draws from p(s+).
         discount: gamma.
     """
     R, G, X, S = powers.shape
@@ -111,8 +111,8 @@ class TabularConfig(FrozenConfig):
     Attributes:
         steps: Gradient steps (Adam; the step size falls linearly to zero).
         batch: N.
-        learning_rate: Adam's first step size.
-        discount: gamma; the paper does not say.
+        learning_rate: Adam's initial step size.
+        discount: The discount, gamma; the paper does not state it.
         tail: Rule for MC's futures beyond the end of an episode.
     """
 
@@ -131,7 +131,7 @@ def allowed_actions(data: Sequence[Paths], rule: Rule) -> Bool[Tensor, "R S A"]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The (s, a) in any replica's data, as rows 0..X-1 of a table; row X is all the others."""
+    """The pairs (s, a) in any replica's data, as rows 0..X-1 of a table; row X stands for all other pairs."""
 
     pairs: Int[NDArray[np.int64], " X"]
     row_of: Int[Tensor, "S A"]
@@ -148,7 +148,7 @@ class _Rows:
 
 
 class _Table:
-    """Logits [..., X + 1, S], zero at first, with their optimiser."""
+    """Logits [..., X + 1, S], initially zero, with their optimiser."""
 
     def __init__(self, shape: tuple[int, ...], config: TabularConfig) -> None:
         self.logits = torch.zeros(shape, requires_grad=True)
@@ -162,7 +162,7 @@ class _Table:
         self.adam.step()
 
     def centre(self) -> None:
-        """Bring the largest entry of each row to 0, which changes no softmax, so that e^f stays finite."""
+        """Shift each row so that its largest entry is 0; no softmax changes, and e^f stays finite."""
         self.logits -= self.logits.amax(-1, keepdim=True)
 
 
@@ -181,18 +181,18 @@ def td_scores(
 ) -> Float[Tensor, "R G S A"]:
     """Train f(s, a, g, s+) by TD InfoNCE with a' = argmax of the estimated occupancy of g among allowed actions.
 
-    Futures s+ are next states of transitions drawn uniformly. The weights come from the present table; there is no
+    Futures s+ are next states of transitions drawn uniformly. The weights come from the current table, not from a
     moving average.
 
     Args:
-        data: One data set a replica, all on one grid.
+        data: One data set per replica, all on one grid.
         goals: The goals that each replica learns.
         rule: Rule for a'.
         config: Training.
         seed: Random seed.
 
     Returns:
-        log p(g | s, a, g) - log p(g), as estimated, p(g) being the share of g among next states.
+        Estimates of log p(g | s, a, g) - log p(g), where p(g) is the share of g among next states.
     """
     rng, rows = np.random.default_rng(seed), _Rows.of(data)
     R, G, X, S = len(data), goals.shape[1], len(rows.pairs), data[0].grid.states
@@ -230,16 +230,16 @@ def td_scores(
 def mc_scores(
     data: Sequence[Paths], goals: Int[NDArray[np.int64], "R G"], config: TabularConfig, *, seed: int
 ) -> Float[Tensor, "R G S A"]:
-    """Train f(s, a, s+) by MC InfoNCE, futures drawn from the trajectories; no policy takes part.
+    """Train f(s, a, s+) by MC InfoNCE on futures drawn from the trajectories; no policy is involved.
 
     Args:
-        data: One data set a replica, all on one grid.
+        data: One data set per replica, all on one grid.
         goals: Goals of the scores.
         config: Training.
         seed: Random seed.
 
     Returns:
-        log p(g | s, a) - log p(g), as estimated, p(g) being the share of g among futures.
+        Estimates of log p(g | s, a) - log p(g), where p(g) is the share of g among futures.
     """
     rng, rows = np.random.default_rng(seed), _Rows.of(data)
     R, X, S = len(data), len(rows.pairs), data[0].grid.states
@@ -260,9 +260,9 @@ def mc_scores(
 def mc_limit(
     data: Sequence[Paths], goals: Int[NDArray[np.int64], "R G"], config: TabularConfig
 ) -> Float[Tensor, "R G S A"]:
-    """Return the limit of `mc_scores` for infinitely many steps: log of the data's own p(g | s, a) / p(g).
+    """Return the limit of `mc_scores` for infinitely many steps: the log of the data's p(g | s, a) / p(g).
 
-    -infinity for goals that never follow (s, a); 0 for actions never shown, whose logits stay as they were.
+    It is -infinity for goals that never follow (s, a), and 0 for actions without data, whose logits do not change.
     """
     joint = torch.from_numpy(np.stack([one.futures(config.discount, config.tail) for one in data]))
     S, A = joint.shape[1:3]

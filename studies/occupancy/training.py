@@ -1,4 +1,4 @@
-"""Training tables for the occupancy study: Adam on many data sets and step sizes side by side."""
+"""Training of tables for the occupancy study: Adam on many data sets and step sizes in parallel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Setting:
 
     Attributes:
         learning_rate: Adam's learning rate at the first step.
-        schedule: "constant", or "decayed": linearly to 0 at the last step.
+        schedule: "constant", or "decayed" (linearly to 0 at the last step).
     """
 
     learning_rate: float
@@ -35,10 +35,10 @@ class Setting:
 class Adam:
     """Adam (Kingma and Ba, 2015; betas 0.9 and 0.999, epsilon 1e-8) with a step size for each setting.
 
-    Every entry moves at every step, drawn or not, as a dense optimiser moves an embedding table.
+    Every entry is updated at every step, even if it was not drawn, as by a dense optimiser of an embedding table.
 
     Args:
-        table: [R, P, L * S], changed in place.
+        table: The table, [R, P, L * S], which is changed in place.
         settings: L settings.
         steps: Number of steps.
     """
@@ -65,7 +65,7 @@ class Adam:
 
 
 def checkpoints(steps: int, count: int = 24) -> list[int]:
-    """Return the steps after which the error is measured: even on a logarithmic scale, the last one included."""
+    """Return the steps after which the error is measured, evenly spaced on a logarithmic scale up to the last one."""
     first = min(100, steps)
     return sorted({round(x) for x in np.geomspace(first, steps, count)})
 
@@ -82,7 +82,7 @@ def train(
     seed: int,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, list[object]]:
-    """Train on sampled batches; R data sets and L settings at once.
+    """Train on sampled batches, with R data sets and L settings in parallel.
 
     Args:
         method: A key of `METHODS`.
@@ -90,13 +90,13 @@ def train(
         truth: p(s+ | s, a).
         settings: L settings.
         discount: gamma.
-        steps: Gradient steps.
-        size: N, the batch.
+        steps: Number of gradient steps.
+        size: Batch size, N.
         seed: Random seed of the batches.
         dtype: Type of the tables.
 
     Returns:
-        `steps`, the checkpoints, and `error` and `error_normalised`, mean |p_hat - p| at each as
+        `steps`, the checkpoints; `error` and `error_normalised`, the mean |p_hat - p| as
         [checkpoint][data set][setting].
     """
     tail = METHODS[method].tail
@@ -130,7 +130,7 @@ def train_on(
     dtype: torch.dtype,
     every: Sequence[int] | None = None,
 ) -> dict[str, list[object]]:
-    """Train on any batches. Tables begin at 0: every state as likely as in the data."""
+    """Train on given batches. Tables begin at 0, which makes every state as likely as in the data."""
     R, S = marginal.shape
     start = torch.zeros(R, len(truth), len(settings) * S, dtype=dtype)
     if METHODS[method].loss == "sr":

@@ -1,1 +1,1 @@
-"""What rewards say about instructions that fit a video, do not, contradict it, or are worded otherwise."""
+"""A study of rewards under instructions that fit a video, do not fit it, contradict it, or are worded differently."""

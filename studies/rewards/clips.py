@@ -1,6 +1,6 @@
-"""Training clips as real data have them, with foreign ends, broken frames and other words; and other segments.
+"""Training clips with defects of real data (foreign ends, broken frames, other words), and other kinds of segments.
 
-All changes are made to a frozen backbone's features, and their chance depends on the episode's number alone, so that
+All changes are made to a frozen backbone's features. Their randomness depends only on the episode's number, so that
 every row and seed sees the same changed clips.
 """
 
@@ -32,9 +32,10 @@ class Changes(FrozenConfig):
     """Changes to clips; a share of 0 changes nothing.
 
     Attributes:
-        padding: Frames of the next episode with another instruction that are appended, as a share of the clip's own.
+        padding: Number of appended frames, as a share of the clip's frames; they come from the next episode with
+            another instruction.
         dropped: Share of frames that are missing, without a gap in the frame numbers.
-        frozen: Share of frames that repeat the one before.
+        frozen: Share of frames that repeat the previous frame.
         blurred: Share of frames that are out of focus.
         reworded: Share of episodes whose instruction lacks its articles.
     """
@@ -47,18 +48,18 @@ class Changes(FrozenConfig):
 
 
 class Blurred(SubsetStore):
-    """Another store whose frames are all out of focus."""
+    """A store that blurs all frames of another store."""
 
     def __init__(self, store: EpisodeStore) -> None:
         super().__init__(store, range(len(store.episodes)))
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the store behind it and of the blur."""
+        """Digest of the other store and of the blur."""
         return hashlib.sha256(f"{self.whole.fingerprint} blurred {BLUR}".encode()).hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return blurred frames, uint8 [N, H, W, 3]."""
         sharp = super().frames(episode, indices, camera)
         wide = BLUR * sharp.shape[1]
         return cast(Array, gaussian_filter(sharp, (0, wide, wide, 0)))
@@ -68,9 +69,9 @@ class FeatureStore(EpisodeStore):
     """Features in memory.
 
     Args:
-        episodes: One entry an episode.
-        features: float32 [T, 1, E] of each.
-        cameras: Names of the views behind them, of which the first was read.
+        episodes: One entry per episode.
+        features: Features of each episode, float32 [T, 1, E].
+        cameras: Names of the cameras; the features come from the first one.
     """
 
     def __init__(self, episodes: Sequence[EpisodeInfo], features: Sequence[Array], cameras: tuple[str, ...]) -> None:
@@ -94,7 +95,7 @@ def changed(store: EpisodeStore, changes: Changes, blurred: EpisodeStore | None 
     Args:
         store: Features of the clips as recorded.
         changes: The changes.
-        blurred: Features of the same frames out of focus, where `changes.blurred` needs them.
+        blurred: Features of the same frames out of focus, if `changes.blurred` needs them.
     """
     if changes == Changes():
         return store
@@ -123,7 +124,7 @@ def changed(store: EpisodeStore, changes: Changes, blurred: EpisodeStore | None 
 
 
 def _broken(length: int, episode: int, changes: Changes) -> Integers:
-    """Return the recorded step that each frame shows: some are missing, some repeat the one before."""
+    """Return the recorded step that each frame shows: some steps are missing, some repeat the previous step."""
     steps = np.arange(length)
     missing = sample_rng(0, episode, "dropped").random(length) < changes.dropped
     missing[[0, -1]] = False
@@ -141,7 +142,7 @@ def _next(texts: list[str], episode: int) -> int:
 
 @dataclass(frozen=True)
 class FixedShare:
-    """Start and goal frame of a segment of a fixed share of its clip, its start uniform; 1 is the whole clip."""
+    """Draws start and goal of a segment whose length is a fixed share of its clip; the start is uniform."""
 
     share: float
     count: ClassVar[int] = 2
@@ -160,4 +161,4 @@ PICKS: Mapping[str, Pick] = {
     "half": FixedShare(0.5),
     "whole": FixedShare(1.0),
 }
-"""Ways to draw a clip's frames, in the place of an objective's own."""
+"""Ways to draw a clip's frames, instead of the objective's own way."""

@@ -1,4 +1,4 @@
-"""The configuration of a study of rewards under instructions that fit, do not fit, or say it otherwise."""
+"""The configuration of a study of rewards under instructions that fit, do not fit, or are worded differently."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Row(FrozenConfig):
     """A line of the tables: a method.
 
     Attributes:
-        recipe: The recipe whose encoder and objective it trains.
+        recipe: The recipe, with the encoder and the objective.
         overrides: Changes to the recipe.
-        trained: False leaves the weights as they start.
-        start: The row whose weights it continues from; random ones by default.
-        pick: How the frames of a training clip are drawn; as the objective has it by default.
-        clips: Changes to its training clips.
+        trained: False to keep the initial weights.
+        start: The row with whose weights training starts; random weights by default.
+        pick: The way to draw the frames of a training clip; by default the objective's own way.
+        clips: Changes to the training clips.
     """
 
     recipe: str
@@ -31,13 +31,13 @@ class Row(FrozenConfig):
 
 
 class Videos(FrozenConfig):
-    """Videos that no row trains on: another camera, another robot.
+    """Videos on which no row is trained, such as those of another camera or another robot.
 
     Attributes:
-        data: The data set; by default the study's own.
-        split: Its split; all episodes by default.
-        camera: The view; the first by default.
-        clips: Changes to its clips.
+        data: The data set; by default the study's.
+        split: The split of the data set; all episodes by default.
+        camera: The camera; the first by default.
+        clips: Changes to the clips.
     """
 
     data: str = ""
@@ -50,22 +50,22 @@ class RewardsConfig(FrozenConfig):
     """Methods, videos, and instructions with a known relation to them.
 
     Attributes:
-        data: Videos that are trained on in part and measured for the rest. Where the data have the splits `train` and
-            `test`, these are the parts.
-        folds: Number of parts otherwise: every instruction's episodes are dealt out in turn, and each part is measured
-            by encoders that were trained on the others.
-        camera: The view of `data`; the first by default.
+        data: Videos, one part of which is used for training and the rest for measurements. If the data have the splits
+            `train` and `test`, these are the parts.
+        folds: Number of parts of data without these splits: every instruction's episodes are distributed in turn, and
+            each part is measured by encoders that were trained on the others.
+        camera: The camera of `data`; the first by default.
         rows: Methods by name.
-        overrides: Changes to the recipe of every row, such as the number of steps, that a row may change again.
-        others: Further videos by name. Their own instructions are the candidates for them.
-        relations: Relation -> instruction of the video -> instructions that stand in that relation to it. All other
+        overrides: Changes to the recipe of every row, such as the number of steps; a row's own changes take precedence.
+        others: Further videos by name; the candidates for each are its own instructions.
+        relations: By relation and instruction of the video, the instructions that have this relation to it. All other
             instructions of the data are mismatched.
-        opposite: The relation whose pairs also make clips of two actions.
-        joined: Greatest number of clips of two actions.
-        reworded: Measure rewards under other words too.
-        gate: Training videos of each instruction that are measured too, to see that a method has learned them.
+        opposite: The relation whose pairs of instructions are also used for clips of two actions.
+        joined: Maximum number of clips of two actions.
+        reworded: True to measure rewards under other words too.
+        gate: Number of training videos of each instruction that are measured too, to check that a method learned them.
         seeds: Random seeds of weights and batches.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     data: str

@@ -1,4 +1,4 @@
-"""Numbers about reward curves, on embeddings alone: trend, short segments, two actions in one clip, other words."""
+"""Numbers about reward curves, computed from embeddings: trend, short segments, two actions in a clip, other words."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SEGMENTS: Mapping[RewardForm, SegmentScore] = {
 }
 """Scores of embedded segments."""
 NEAR = 0.1
-"""A peak within this share of the clip of the boundary between two actions is at it."""
+"""A peak counts as at the boundary between two actions if it is within this share of the clip from it."""
 
 
 def trend(curve: Float[Array, " T"]) -> Numbers:
-    """Return a curve's rank correlation with time, its gain, and 1 where it rises from first to last frame, else 0.
+    """Return a curve's rank correlation with time, its gain, and 1 if it rises from first to last frame, else 0.
 
-    `variation` is the length of its way up and down over its range: 1 for a curve that only rises, or only falls.
+    `variation` is the total variation divided by the range: 1 for a curve that only rises, or only falls.
     """
     gain, span = float(curve[-1] - curve[0]), float(np.ptp(curve))
     way = float(np.abs(np.diff(curve)).sum() / span) if span else 1.0
@@ -51,7 +51,7 @@ def trend(curve: Float[Array, " T"]) -> Numbers:
 
 
 def slope(curve: Float[Array, " T"]) -> float:
-    """Return the least-squares slope of a curve a frame; 0 for one frame."""
+    """Return the least-squares slope of a curve per frame; 0 for one frame."""
     time = np.arange(len(curve)) - (len(curve) - 1) / 2
     return float(time @ curve / max(float(time @ time), 1e-12))
 
@@ -61,13 +61,13 @@ def two_actions(first: Float[Array, " T"], second: Float[Array, " T"], boundary:
 
     Args:
         first: The reward of each frame under the instruction of the first action.
-        second: The same under that of the second.
-        boundary: Number of frames of the first action, at least 2, with as many behind it.
+        second: The reward of each frame under the instruction of the second action.
+        boundary: Number of frames of the first action, at least 2; the second action must also have at least 2.
 
     Returns:
-        `peak`: 1 where `first` is highest within a tenth of the clip of the first action's last frame. A peak at random
-        gives .2, a ramp 0. `falls`, `rises`: 1 where `first` falls, `second` rises behind the boundary. `both`: all
-        three.
+        `peak`: 1 if the maximum of `first` is within a tenth of the clip from the first action's last frame; a random
+        peak gives .2, a ramp 0. `falls`: 1 if `first` falls after the boundary. `rises`: 1 if `second` rises after it.
+        `both`: 1 if all three are 1.
     """
     near = abs(int(np.argmax(first)) - (boundary - 1)) <= NEAR * len(first)
     falls, rises = slope(first[boundary:]) < 0, slope(second[boundary:]) > 0
@@ -77,7 +77,7 @@ def two_actions(first: Float[Array, " T"], second: Float[Array, " T"], boundary:
 def alignment_change(
     frames: Float[Array, "T D"], text: Float[Array, " D"], other: Float[Array, " D"]
 ) -> tuple[float, float, float]:
-    """Return the greatest and the mean change of AcTOL's alignment score over pairs of frames, and Theorem 4.4's bound.
+    """Return the maximum and mean change of AcTOL's alignment score over pairs of frames, and Theorem 4.4's bound.
 
     The score is R(v_i, v_j, l) = -|S(v_i, l) - S(v_j, l)| with S the cosine. For instructions at unit length S is
     1-Lipschitz in l, so that C = 1 and the bound is 2 ||l - l'||.
@@ -90,7 +90,7 @@ def alignment_change(
 
 
 def short_segments(length: int, video: int, seed: int, share: float = 0.2, count: int = 16) -> list[tuple[int, int]]:
-    """Return first and last frames of short segments, a fifth of their video each (DecisionNCE, Fig. 6)."""
+    """Return first and last frames of short segments, each 20 % of the video long by default (DecisionNCE, Fig. 6)."""
     span = max(1, round(share * (length - 1)))
     rngs = (sample_rng(seed, video * count + number, "segment") for number in range(count))
     return [(start, start + span) for start in (int(rng.integers(0, length - span)) for rng in rngs)]
@@ -104,9 +104,9 @@ def means(records: Sequence[Mapping[str, float]]) -> Numbers:
 
 
 def one_frame_scores(embedded: EmbeddedVideos) -> dict[str, Float[Array, "V L"]]:
-    """Return the scores of the first, the middle and the last frame alone: their similarity to each instruction.
+    """Return the scores of only the first, the middle and the last frame: their similarity to each instruction.
 
-    A score that does as well from one frame recognises the scene and not what is done in it.
+    A method that scores as well on one frame recognises the scene, not the action.
     """
     middle = np.array([len(video) // 2 for video in embedded.videos])
     rows: dict[str, int | NDArray[np.int64]] = {"first": 0, "middle": middle, "last": -1}

@@ -1,4 +1,4 @@
-"""Other words for one instruction: the two of AcTOL's section 5.6, and twenty more."""
+"""Other wordings of an instruction: the two of AcTOL's section 5.6, and twenty more."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SYNONYMS = {
     "turn off": "switch off",
     "slide": "push",
 }
-"""Words for words of the same meaning."""
+"""Words and their synonyms."""
 
 
 def synonym(text: str) -> str:
-    """Replace the first word or words that have a synonym; the text itself where none has."""
+    """Return the text with the first word or words that have a synonym replaced; the text itself if none has."""
     for word in sorted(SYNONYMS, key=len, reverse=True):
         if re.search(rf"\b{word}\b", text):
             return re.sub(rf"\b{word}\b", SYNONYMS[word], text, count=1)
@@ -30,7 +30,7 @@ def synonym(text: str) -> str:
 
 
 def last_part_first(text: str) -> str:
-    """Put the last phrase of place or direction in front: "on the plate, place the cup"."""
+    """Move the last phrase of place or direction to the front: "on the plate, place the cup"."""
     found = list(re.finditer(r"\b(?:from|into|onto|on|in|out|under)\b", text))
     at = found[0].start() if found and found[0].start() > 0 else 0
     return f"{text[at:]}, {text[:at].strip()}" if at else f"now, {text}"
@@ -89,9 +89,9 @@ REWORDINGS: Mapping[str, Mapping[str, Callable[[str], str]]] = {
         "blank missing": lambda text: text.replace(" ", "", 1),
     },
 }
-"""Kind -> name -> function from an instruction to other words for it."""
+"""By kind and name, a function that returns an instruction in other words."""
 
 
 def reworded(text: str) -> dict[str, dict[str, str]]:
-    """Return kind -> name -> the instruction in other words."""
+    """Return the instruction in other words, by kind and name."""
     return {kind: {name: change(text) for name, change in ways.items()} for kind, ways in REWORDINGS.items()}

@@ -1,11 +1,11 @@
-"""Rewards under instructions that fit a video, do not, contradict it, name a part of it, or are worded otherwise.
+"""Rewards under instructions that fit a video, do not fit, contradict it, name a part of it, or use other words.
 
     python -m studies.rewards --preset widowx --data=WIDOWX --out runs/rewards_widowx
 
-After DecisionNCE (Appendix D, Table 2, Fig. 6) and AcTOL (sections 5.4 and 5.6, Theorem 4.4), with numbers in the place
-of example curves. A trial trains one row with one seed, on every part of the data in turn, and measures the rest. Each
-method is read by its own reward; one that reads goal images in the place of words is given the last frame of a
-training episode, and has no numbers for words that no episode carries out.
+The study follows DecisionNCE (Appendix D, Table 2, Fig. 6) and AcTOL (sections 5.4 and 5.6, Theorem 4.4), with numbers
+instead of example curves. A trial trains one row with one seed, on every part of the data in turn, and measures the
+rest. Each method is measured by its own reward. A method that reads goal images instead of words gets the last frame of
+a training episode, and has no numbers for instructions that no episode carries out.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from studies.rewards.rewordings import reworded
 Array = NDArray[np.float64]
 WHOLE, TRAIN, TEST = "own videos", "train", "test"
 EACH_VIDEO = (f"{WHOLE}: matched", f"{WHOLE}: identification", "smoothness")
-"""Groups with one entry a test video, in order."""
+"""Groups with one entry per test video, in order."""
 Stores = Mapping[str, EpisodeStore]
-"""The study's own videos, or the training and the test episodes that they name, and the further videos by name."""
+"""Videos by name: the study's own (or their splits for training and test), and the further videos."""
 Found = dict[str, list[Numbers]]
-"""Name of a group of measurements -> one entry a video, or a pair of video and instruction."""
+"""Groups of measurements by name, with one entry per video, or per pair of video and instruction."""
 
 
 def rewards_study(config: RewardsConfig, out: Path) -> Tree:
@@ -78,7 +78,7 @@ def rewards_study(config: RewardsConfig, out: Path) -> Tree:
 
 
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `rows`: row -> group -> number -> its mean over seeds with a t interval; `n` is that of one seed."""
+    """Return `rows`: by row, group and number, the mean over seeds with a t interval; `n` is the count of one seed."""
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
@@ -96,7 +96,7 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
     """Train one row with one seed and measure it.
 
     Returns:
-        `groups`: group -> number -> mean over videos. `tasks`: instruction -> number -> mean over its test videos.
+        `groups`: means over videos by group and number. `tasks`: means over test videos by instruction and number.
     """
     stores, found, tasks = _stores(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
     chosen, soft = config.rows[row], _stores(config, row, blurred=True) if config.rows[row].clips.blurred else {}
@@ -118,7 +118,7 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
 
 @cache
 def _start(config: str, row: str, store: EpisodeStore, seed: int) -> dict[str, Tensor]:
-    """Return the weights of a row that others start from, trained once a process on clips as recorded."""
+    """Return the weights of a row with which other rows start, trained once per process on clips as recorded."""
     settings = RewardsConfig.model_validate_json(config)
     model = fit(row_recipe(settings, row), store, seed, settings.rows[row].trained, pick=settings.rows[row].pick)
     assert isinstance(model.encoder, DualEncoder)
@@ -134,7 +134,7 @@ def row_recipe(config: RewardsConfig, row: str) -> ClipsRecipe:
 
 
 def parts(config: RewardsConfig, stores: Stores) -> Iterator[tuple[EpisodeStore, EpisodeStore]]:
-    """Yield training and test episodes: the data's own splits, or every part against the others."""
+    """Yield training and test episodes: the data's own splits, or for every part the other parts and this part."""
     if WHOLE not in stores:
         yield stores[TRAIN], stores[TEST]
         return
@@ -155,15 +155,15 @@ def fit(
     pick: str = "own",
     start: Mapping[str, Tensor] | None = None,
 ) -> RewardModel:
-    """Train a recipe for its number of steps on frames or features and return its reward; untrained, its start.
+    """Train a recipe for its number of steps on frames or features, and return its reward.
 
     Args:
         recipe: The recipe.
         store: Training clips.
         seed: Random seed of weights and batches.
-        trained: False leaves the weights as they start.
-        pick: How the frames of a clip are drawn: a key of `PICKS`, or as the objective has it.
-        start: Weights of the encoder to start from; random ones by default.
+        trained: False to keep the initial weights.
+        pick: The way to draw the frames of a clip: a key of `PICKS`, or `own` for the objective's own way.
+        start: Initial weights of the encoder; random weights by default.
     """
     torch.manual_seed(seed)
     objective = build_objective(recipe)
@@ -188,24 +188,24 @@ def fit(
 
 @dataclass(frozen=True)
 class Reader:
-    """A reward and what stands for instructions in it.
+    """A reward and the embeddings of its targets.
 
     Attributes:
         model: The reward.
-        targets: Instruction -> its embedding [D], or that of a goal image; without the instructions that have neither.
+        targets: For each instruction, its embedding or a goal image's, [D]; instructions with neither are missing.
     """
 
     model: RewardModel
     targets: Mapping[str, Array]
 
     def of(self, texts: Sequence[str]) -> Float[Array, "L D"]:
-        """Return the targets of instructions; [0, D] where one has none."""
+        """Return the targets of instructions, [L, D]; [0, D] if one of them has no target."""
         known = all(text in self.targets for text in texts)
         width = len(next(iter(self.targets.values())))
         return np.array([self.targets[text] for text in texts] if known else []).reshape(-1, width)
 
     def curves(self, frames: Float[Array, "T D"], targets: Float[Array, "L D"]) -> Float[Array, "L T"]:
-        """Return the reward of every frame; R3M's before its sigmoid, which saturates."""
+        """Return the reward of every frame; for R3M, the value before the sigmoid, which saturates."""
         head = self.model.language_reward
         if self.model.form == "language" and head is not None:
             now, text = torch.from_numpy(frames).float(), torch.from_numpy(targets).float()[:, None]
@@ -216,7 +216,7 @@ class Reader:
     def gains(
         self, frames: Float[Array, "T D"], targets: Float[Array, "L D"], ends: Sequence[tuple[int, int]]
     ) -> Float[Array, "N L"]:
-        """Return the score of each segment under each target: its gain, unless the reward has a score of segments."""
+        """Return the score of each segment under each target: the reward's segment score, or else the gain."""
         first, last = np.array(ends).T
         if self.model.form in SEGMENTS:
             return SEGMENTS[self.model.form](frames[first], frames[last], targets)
@@ -232,7 +232,7 @@ def _measured(
     clips: EpisodeStore,
     stores: Stores,
 ) -> Found:
-    """Return the measurements of one part; `clips` are its training episodes as changed, in the original words."""
+    """Return the measurements of one part; `clips` are its changed training episodes with the original words."""
     texts = tuple(dict.fromkeys(info.instruction for info in train.episodes))
     embedded, words = embed_store(model.encoder, test, instructions=texts), model.form != "goal"
     others = {name: embed_store(model.encoder, stores[name]) for name in config.others} if words else {}
@@ -263,13 +263,13 @@ def _measured(
 
 
 def smoothness(embedded: EmbeddedVideos) -> list[Numbers]:
-    """Return AcTOL's continuity of each video at unit length: its largest step over its mean step, and Eq. 4."""
+    """Return AcTOL's continuity of each video at unit length: the largest step over the mean step, and Eq. 4."""
     rows = [video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12) for video in embedded.videos]
     return [{"jump_ratio": metrics.jump_ratio(row), "bridge": metrics.bridge_residual(row)} for row in rows]
 
 
 def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, name: str) -> Found:
-    """Return trends under matched, mismatched and related instructions, and how well the right one is told."""
+    """Return trends under matched, mismatched and related instructions, and how often the right one scores highest."""
     targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
     for number, (video, own) in enumerate(zip(embedded.videos, embedded.own, strict=True)):
         text, curves = embedded.instructions[own], reader.curves(video, targets)
@@ -300,7 +300,7 @@ def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, nam
 
 
 def first_frames(embedded: EmbeddedVideos, *, words: bool) -> Found:
-    """Return DecisionNCE's Table 2: similarities among first frames and to mean language; and mean-centred ones."""
+    """Return DecisionNCE's Table 2: similarities among first frames and to mean language, also mean-centred."""
     first = embedded.frames_at(0)
     centre = np.mean([video.mean(axis=0) for video in embedded.videos], axis=0)
     rows = {"similarity": first, "centred": first - centre}
@@ -312,7 +312,7 @@ def first_frames(embedded: EmbeddedVideos, *, words: bool) -> Found:
 
 
 def joined(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos) -> Found:
-    """Return how rewards treat one video followed by another (AcTOL, section 5.4), of opposite and of any actions."""
+    """Return rewards' behaviour on two joined videos (AcTOL, section 5.4), of opposite and of arbitrary actions."""
     targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
     opposite = config.relations.get(config.opposite, {})
     pairs = list(permutations(range(len(embedded.videos)), 2))
@@ -332,7 +332,7 @@ def joined(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos) -> F
 
 
 def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
-    """Return how rewards change with the words (AcTOL, section 5.6), and the use of Theorem 4.4's bound."""
+    """Return how rewards change with the words (AcTOL, section 5.6), as values and as shares of Theorem 4.4's bound."""
     targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
     for video, own in zip(embedded.videos, embedded.own, strict=True):
         curves, gains = reader.curves(video, targets), reader.gains(video, targets, [(0, len(video) - 1)])

@@ -44,7 +44,7 @@ SMOOTH = {
     "bridge residual": ("smoothness", "bridge"),
 }
 Pairs = Mapping[str, tuple[str, str]]
-"""A comparison -> a row, and the row that is subtracted."""
+"""For each comparison, a row and the row that is subtracted."""
 
 
 def _rows(name: str) -> dict[str, dict[str, Any]]:
@@ -67,7 +67,7 @@ def relations(name: str, videos: str = WHOLE) -> str:
 
 
 def identified(name: str, videos: str = WHOLE) -> str:
-    """Return how well the right instruction is told from others."""
+    """Return how well the right instruction is distinguished from others."""
     lines = [
         [row, *(_cell(groups, f"{videos}: identification", key) for key in IDENTIFIED.values())]
         for row, groups in _rows(name).items()
@@ -76,7 +76,7 @@ def identified(name: str, videos: str = WHOLE) -> str:
 
 
 def two_actions(name: str, kind: str) -> str:
-    """Return what rewards make of clips of two actions."""
+    """Return the rewards' behaviour on clips of two actions."""
     lines = [
         [row, *(_cell(groups, f"two actions: {kind}", key) for key in ENDINGS.values()), _count(groups, kind)]
         for row, groups in _rows(name).items()
@@ -105,7 +105,7 @@ def words(name: str) -> str:
 
 
 def changes(name: str) -> str:
-    """Return the mean change of the reward by other words, as a share of that by another instruction."""
+    """Return the reward's mean change by other words, as a share of its change by another instruction."""
     kinds, rows = _words(name)
     lines = []
     for row, groups in rows.items():
@@ -138,7 +138,7 @@ def first_frames(name: str) -> str:
 
 
 def progress(name: str) -> str:
-    """Return how well rewards tell and follow instructions on test videos, and on training videos, the gate."""
+    """Return how well rewards distinguish and follow instructions on test videos and (as a gate) training videos."""
     places = [(WHOLE, key) for key in PROGRESS] + [
         ("training videos", key) for key in ("right instruction first", "VOC")
     ]
@@ -150,13 +150,13 @@ def progress(name: str) -> str:
 
 
 def smooth(name: str) -> str:
-    """Return smoothness beside progress."""
+    """Return smoothness and progress."""
     lines = [[row, *(_cell(groups, *place) for place in SMOOTH.values())] for row, groups in _rows(name).items()]
     return markdown(["row", *SMOOTH], lines)
 
 
 def by_task(name: str, row: str, key: str) -> Differences:
-    """Return a number of each seed and task; `margin` is the VOC under right minus that under wrong instructions."""
+    """Return a number of each seed and task; `margin` is the VOC under right minus the VOC under wrong instructions."""
     if key == "margin":
         return by_task(name, row, "voc") - by_task(name, row, "voc_wrong")
     runs = sorted((run for run in kept(f"rewards_{name}")["rows"] if run["row"] == row), key=lambda run: run["seed"])
@@ -179,7 +179,7 @@ def compared(name: str, pairs: Pairs) -> str:
 
 
 def padded(name: str) -> str:
-    """Return what paddings cost each method, and how much less than DecisionNCE-T, over seeds and tasks."""
+    """Return each method's loss due to padding, and how much less it is than DecisionNCE-T's, over seeds and tasks."""
     lines = []
     for row, share in product(("decisionnce_t", "decisionnce_p", "liv", "actol", "actol without bridge"), (0.3, 0.6)):
         lines.append([row, f"{share:.0%}"])
@@ -199,7 +199,7 @@ def _difference(values: Differences) -> str:
 
 
 def signs() -> str:
-    """Return the VOC of every seed of the even loss and of what it starts from."""
+    """Return the VOC of every seed of AcTOL's loss, which ignores the sign, and of its initial weights."""
     starts = {
         "CLIP's loss on last frames": ("padding", "clip start", "actol without bridge"),
         "CLIP's loss on any frame": ("padding", "clip start, any frame", "vlo from any frame"),

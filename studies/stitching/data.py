@@ -1,7 +1,7 @@
-"""Offline data for stitching and shortcuts: staircases across the grid, and long ways beside short ones.
+"""Offline data for stitching and shortcuts: staircases across the grid, and layouts with a long and a short way.
 
-A data set is its distinct paths and how often each was walked. A batch drawn from it, uniformly and with replacement,
-is a draw from the tables below, so that nobody keeps or visits single transitions.
+A data set consists of distinct paths and of how often each occurs. Batches, which are uniform with replacement, are
+drawn from the tables below, so that single transitions need not be stored or visited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LETTERS = {action[0].upper(): number for number, action in enumerate(ACTIONS[:4]
 
 @dataclass(frozen=True)
 class Path:
-    """One trajectory: n actions and the n + 1 states they pass."""
+    """A trajectory: n actions and n + 1 states."""
 
     states: tuple[int, ...]
     actions: tuple[int, ...]
@@ -40,7 +40,7 @@ class Paths:
     Attributes:
         grid: The grid.
         paths: The trajectories.
-        counts: Occurrences of each.
+        counts: Number of occurrences of each trajectory.
     """
 
     grid: GridWorld
@@ -66,7 +66,7 @@ class Paths:
         return self.transition_counts > 0
 
     def futures(self, discount: float, tail: Tail) -> Float[Reals, "S A S"]:
-        """Return p(s, a, s+) of a uniform transition and a state k steps on, k geometric and inside the episode.
+        """Return p(s, a, s+) of a uniform transition and the state k steps later, for geometric k within the episode.
 
         Args:
             discount: gamma; k = 1, 2, ... has probability (1 - gamma) gamma^(k - 1).
@@ -86,11 +86,11 @@ class Paths:
         return table
 
     def together(self, start: int, goal: int) -> bool:
-        """Return whether any trajectory visits both states, in either order."""
+        """Return True if any trajectory visits both states, in either order."""
         return any({start, goal} <= set(path.states) for path in self.paths)
 
     def fewest_steps(self, start: int, goal: int) -> float:
-        """Return the steps from start to goal by transitions in the data; infinity where they do not connect."""
+        """Return the minimum number of steps from start to goal by transitions in the data; infinity if impossible."""
         frontier, steps, known = {start}, 0, {start}
         edges = {edge for path in self.paths for edge in pairwise(path.states)}
         while frontier and goal not in frontier:
@@ -121,9 +121,9 @@ DIAGONALS = (((0, 0), "RD"), ((0, 4), "LD"), ((4, 0), "RU"), ((4, 4), "LU"))
 def staircase_data(style: Staircase, transitions: int, seed: int) -> Paths:
     """Return the "Z" trajectories of TD InfoNCE, Fig. 8: staircases of eight steps between opposite corners.
 
-    The paper shows the data and does not define them. Here the start is uniform over the four corners, and
+    The paper shows the data but does not define them. In this study the start is uniform over the four corners, and
 
-    - `alternating` takes the two moves in turn, in an order that is random for each trajectory;
+    - `alternating` takes the two moves in turn, with a random first move for each trajectory;
     - `random` takes four of each in a random order that passes no other corner.
 
     Args:
@@ -150,7 +150,7 @@ def staircase_data(style: Staircase, transitions: int, seed: int) -> Paths:
 
 @dataclass(frozen=True)
 class Layout:
-    """One start and goal with two ways between them.
+    """A start and a goal with two ways between them.
 
     Attributes:
         name: Name in the figure and the table.
@@ -173,7 +173,7 @@ LAYOUTS = (
     Layout("centre to corner", (2, 2), "RRDD", "LLUURRRRDDDD", 2),
     Layout("corner to corner", (0, 0), "RDRDRDRD", "RRRRDLLLLDRRRRDD", 4),
 )
-"""The second long way is only twice as long, and the last two ways cross."""
+"""The layouts. In the second, the long way is only twice as long; in the last, the two ways cross."""
 
 
 def shortcut_data(layout: Layout, pieces: bool, transitions: int, seed: int, *, share: float = 0.05) -> Paths:
@@ -181,14 +181,14 @@ def shortcut_data(layout: Layout, pieces: bool, transitions: int, seed: int, *, 
 
     Args:
         layout: The two ways.
-        pieces: Half of the short way's trajectories end at the cut, and half begin there. Otherwise all begin at the
-            start and end at the goal.
+        pieces: True if half of the short way's trajectories end at the cut and half begin there. Otherwise, all begin
+            at the start and end at the goal.
         transitions: Number of transitions, rounded up to whole trajectories.
         seed: Random seed.
         share: Share of trajectories that take the short way or a piece of it.
 
     Raises:
-        BadInputError: When the two ways do not end in one cell.
+        BadInputError: If the two ways do not end in one cell.
     """
     grid, rng = GridWorld(), np.random.default_rng(seed)
     long, whole = walk(grid, layout.start, layout.long), walk(grid, layout.start, layout.short)

@@ -25,7 +25,7 @@ def plot_all(cases: Mapping[str, Sequence[Case]], rows: Rows, out: Path) -> None
 
     Args:
         cases: Data sets by experiment.
-        rows: One row a trial.
+        rows: One row per trial.
         out: The folder.
     """
     for experiment, own in cases.items():
@@ -48,7 +48,7 @@ ROWS = (
 
 
 def _stitching(cases: Sequence[Case], walks: Mapping[tuple[str, str], Rows]) -> Any:
-    """Plot a column a (start, goal) pair, methods and rules below each other, the data on the left (Fig. 4 and 8)."""
+    """Plot one column per (start, goal) pair and one row per method and rule, with the data on the left (Fig. 4, 8)."""
     (case,) = cases
     figure, made = _panels(len(ROWS), len(case.pairs) + 1)
     for row, (method, rule, title, colour) in enumerate(ROWS):
@@ -64,7 +64,7 @@ def _stitching(cases: Sequence[Case], walks: Mapping[tuple[str, str], Rows]) -> 
 
 
 def _shortcuts(cases: Sequence[Case], walks: Mapping[tuple[str, str], Rows]) -> Any:
-    """Plot a row a layout; the data on the left, then methods and rules (Fig. 5 and 9)."""
+    """Plot one row per layout, with the data on the left, then methods and rules (Fig. 5 and 9)."""
     figure, made = _panels(len(cases), len(ROWS) + 1)
     for row, case in enumerate(cases):
         _ways(made[row][0], case.data)
@@ -97,12 +97,12 @@ def _locations(grid: GridWorld, states: Sequence[int]) -> Float[NDArray[np.float
 
 
 def _ways(panel: Any, data: Paths, falling: bool | None = None) -> None:
-    """Plot trajectories, the common ones dark and wide; ways that share cells are set apart.
+    """Plot trajectories, common ones darker and wider; trajectories in the same cells are plotted next to each other.
 
     Args:
         panel: The panel.
         data: The trajectories.
-        falling: Only those that lead down to the right and back, or only the others; all where not given.
+        falling: True for only those between upper left and lower right, False for only the others; all by default.
     """
     _grid(panel, data.grid)
     shown = [
@@ -135,7 +135,7 @@ def _walk(panel: Any, grid: GridWorld, record: Mapping[str, Any], colour: str) -
 
 
 def _arrow(panel: Any, x: NDArray[np.float64], y: NDArray[np.float64], colour: str) -> None:
-    """Plot a head in the middle of the last step."""
+    """Plot an arrow head in the middle of the last step."""
     panel.annotate(
         "",
         xy=((x[-2] + 3 * x[-1]) / 4, (y[-2] + 3 * y[-1]) / 4),

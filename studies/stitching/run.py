@@ -1,12 +1,12 @@
 """`python -m studies.stitching`: paths that temporal differences find in offline data and Monte Carlo does not.
 
-The tabular experiments of TD InfoNCE (Zheng et al., ICLR 2024, section 4.4, Fig. 4, 5, 8, 9, Appendix D.4). `stitching`
-joins pieces of trajectories. In `shortcuts` nearly all trajectories take the long way; the short one either branches
-off at the start, so that some trajectories walk it whole, or exists in two pieces that no trajectory joins. Whole
-trajectories show both ways of the first kind; the second needs dynamic programming. `docs/results/stitching.md`
-discusses the results.
+The tabular experiments of TD InfoNCE (Zheng et al., ICLR 2024, section 4.4, Fig. 4, 5, 8, 9, Appendix D.4). In
+`stitching`, a policy must join pieces of trajectories. In `shortcuts`, nearly all trajectories take the long way. There
+are two kinds of short ways. The first branches off at the start, and some trajectories take it from start to goal. The
+second exists only in two pieces, which no trajectory joins, so finding it needs dynamic programming.
+`docs/results/stitching.md` discusses the results.
 
-A trial is one method under one rule on one experiment, all seeds side by side.
+A trial is one method under one rule on one experiment, with all seeds in parallel.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ STAIRCASES, SHORTCUTS = ("alternating", "random"), ("branching", "two pieces")
 
 
 class StitchingConfig(FrozenConfig):
-    """The study; sizes, steps and seeds are the paper's, which gives no discount.
+    """The configuration of the study; sizes, steps and seeds are the paper's, which does not state the discount.
 
     Attributes:
         seeds: Number of data sets of each kind.
         transitions: Transitions of each data set.
         table: Training of the tables.
-        processes: Trials at a time.
+        processes: Number of trials that run in parallel.
     """
 
     seeds: int = Field(default=5, ge=1)
@@ -51,13 +51,13 @@ def stitching_study(config: StitchingConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run continues.
+        out: A folder for this study alone; an interrupted run resumes.
 
     Returns:
         The content of `stitching.json`.
 
     Raises:
-        BadInputError: When the folder holds another study, or a worker process was killed.
+        BadInputError: If the folder holds another study, or a worker process was killed.
     """
     study = Study("stitching study", out, config)
     plan = [(experiment, *cell) for experiment in (*STAIRCASES, *SHORTCUTS) for cell in CELLS]
@@ -88,10 +88,10 @@ def cases_of(config: StitchingConfig, experiment: str) -> list[Case]:
 
 
 def staircase_cases(style: str, transitions: int, seeds: Iterable[int]) -> list[Case]:
-    """Return one case a seed, each with the eight corner pairs.
+    """Return one case per seed, each with the eight corner pairs.
 
     Raises:
-        BadInputError: When a trajectory visits both ends of a pair, so that nothing would be left to stitch.
+        BadInputError: If a trajectory visits both ends of a pair, so that no stitching would be needed.
     """
     cases = []
     for seed in seeds:
@@ -106,7 +106,7 @@ def staircase_cases(style: str, transitions: int, seeds: Iterable[int]) -> list[
 
 
 def shortcut_cases(kind: str, transitions: int, seeds: Iterable[int]) -> list[Case]:
-    """Return every layout under every seed; `kind` is one of `SHORTCUTS`."""
+    """Return one case per layout and seed; `kind` is one of `SHORTCUTS`."""
     cases = []
     for number, layout in enumerate(LAYOUTS):
         for seed in seeds:
@@ -117,7 +117,7 @@ def shortcut_cases(kind: str, transitions: int, seeds: Iterable[int]) -> list[Ca
 
 
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `stitching` and `shortcuts`: experiment -> method -> rule -> summary."""
+    """Return `stitching` and `shortcuts`, each with summaries by experiment, method and rule."""
     found: Tree = {"stitching": {}, "shortcuts": {}}
     order = [(experiment, method) for experiment in (*STAIRCASES, *SHORTCUTS) for method, _ in CELLS]
     for row in sorted(rows, key=lambda row: order.index((row["experiment"], row["method"]))):
@@ -137,8 +137,8 @@ def stitching_summary(records: Rows) -> Tree:
         records: The walks of one method, rule and style.
 
     Returns:
-        The mean, each seed's share of pairs, mean steps of those that arrived, and, where each pair was walked once,
-        Wilson's interval over all walks (as if the pairs of one seed were independent).
+        The mean, each seed's share of solved pairs, the mean steps of walks that arrived, and, if each pair was walked
+        once, Wilson's interval over all walks (as if the pairs of one seed were independent).
     """
     reached = [float(record["reached"]) for record in records]
     by_seed: dict[int, list[float]] = {}
@@ -161,7 +161,7 @@ def shortcut_summary(records: Rows) -> Tree:
     """Summarise layouts: the lengths of both ways, the steps of each seed, and how many always took the short way.
 
     Args:
-        records: The walks of one method, rule and kind. Steps are `None` where the goal was not reached.
+        records: The walks of one method, rule and kind. Steps are `None` if the goal was not reached.
     """
     layouts: dict[str, Tree] = {}
     for layout in LAYOUTS:

@@ -17,7 +17,7 @@ RULES = {"seen": "actions in the data", "all": "all actions"}
 
 
 def stitching() -> str:
-    """Success and steps."""
+    """Return success and steps."""
     found, rows = kept("stitching", summary)["stitching"], []
     for method, name in WALKERS.items():
         for rule, allowed in RULES.items():
@@ -30,7 +30,7 @@ def stitching() -> str:
 
 
 def pairs_solved() -> str:
-    """Pairs of eight that each seed solved, alternating staircases."""
+    """Return the number of pairs, of eight, that each seed solved on alternating staircases."""
     found = kept("stitching", summary)["stitching"]["alternating"]
     rows = [
         [f"{WALKERS[method]}, {allowed}", seeds([8 * share for share in found[method][rule]["by_seed"]], 0)]
@@ -41,7 +41,7 @@ def pairs_solved() -> str:
 
 
 def shortcuts() -> str:
-    """Number of runs that took each way."""
+    """Return the number of runs that took each way."""
     found, rows = kept("stitching", summary)["shortcuts"], []
     for method in ("td_infonce", "mc_infonce", "mc_limit"):
         for rule, allowed in RULES.items():
@@ -54,7 +54,7 @@ def shortcuts() -> str:
 
 
 def layouts() -> str:
-    """Steps of every seed, two pieces, actions in the data."""
+    """Return the steps of every seed, for short ways in two pieces and policies limited to actions in the data."""
     kinds = kept("stitching", summary)["shortcuts"]["two pieces"]
     td, mc = (kinds[method]["seen"]["layouts"] for method in ("td_infonce", "mc_infonce"))
     rows = [

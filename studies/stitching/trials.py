@@ -16,7 +16,7 @@ from studies.occupancy.tabular import Rule, TabularConfig, allowed_actions, gree
 from studies.stitching.data import Paths
 
 Method = Literal["td_infonce", "mc_infonce", "mc_limit", "untrained"]
-"""`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` has nothing but the rule."""
+"""`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` uses only the rule for allowed actions."""
 
 CELLS: tuple[tuple[Method, tuple[Rule, ...]], ...] = (
     ("td_infonce", ("seen",)),
@@ -25,10 +25,10 @@ CELLS: tuple[tuple[Method, tuple[Rule, ...]], ...] = (
     ("mc_limit", ("seen", "all")),
     ("untrained", ("seen", "all")),
 )
-"""TD's rule takes part in training and MC's does not, so one table of MC serves both."""
+"""Methods with their rules. TD is trained under a rule, MC is not, so one table of MC serves both rules."""
 
 TIES = 200
-"""Number of times that the ties of untrained tables are broken anew; trained tables are walked once."""
+"""Number of walks of an untrained table, each with ties broken anew; trained tables are walked once."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +49,25 @@ class Case:
 
     @property
     def goals(self) -> tuple[int, ...]:
-        """Each goal once."""
+        """The distinct goals."""
         return tuple(sorted({goal for _, goal in self.pairs}))
 
 
 def run_trial(
     cases: Sequence[Case], method: Method, rules: Sequence[Rule], config: TabularConfig, *, seed: int
 ) -> dict[str, Any]:
-    """Train on all cases side by side, then walk from every start to its goal under every rule.
+    """Train on all cases in parallel, then walk from every start to its goal under every rule.
 
     Args:
-        cases: Data sets with equally many goals.
-        method: Source of the scores of actions.
-        rules: Rules for the allowed actions, each in turn. TD takes one.
+        cases: Data sets with equal numbers of goals.
+        method: The method that scores actions.
+        rules: Rules for the allowed actions, used in turn. TD takes one.
         config: Training of the tables.
         seed: Random seed of batches and ties.
 
     Returns:
-        `records`, one a case, pair and rule: `reached` (a share, where ties were broken several times), mean `steps`
-        of those that arrived (`None` if none did), and the `states` of the first walk.
+        `records`, one per case, pair and rule: `reached` (a share, if ties were broken several times), mean `steps`
+        of walks that arrived (`None` if none did), and the `states` of the first walk.
     """
     data, goals = [case.data for case in cases], np.array([case.goals for case in cases])
     if method == "td_infonce":
@@ -119,7 +119,7 @@ def _walk_all(
 def walk_greedily(
     next_state: Int[NDArray[np.int64], "S A"], policy: Int[NDArray[np.int64], " S"], start: int, goal: int
 ) -> list[int]:
-    """Return the states from the start to the goal, or of S steps, after which a walk repeats itself."""
+    """Return the states from the start to the goal; a walk stops after S steps, since it then repeats itself."""
     states = [start]
     while states[-1] != goal and len(states) <= len(next_state):
         states.append(int(next_state[states[-1], policy[states[-1]]]))

@@ -87,7 +87,7 @@ def accuracy(run: Path) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tower", [pytest.param({}, marks=pytest.mark.slow), FROZEN], ids=["trained", "frozen"])
+@pytest.mark.parametrize("tower", [pytest.param({}, marks=pytest.mark.release), FROZEN], ids=["trained", "frozen"])
 def test_what_only_the_state_tells_is_learned_from_it(tower: dict[str, Any], tmp_path: Path) -> None:
     assert accuracy(trained(store(), tmp_path / "with", tower | {"data.state": True})) > 0.9
     assert accuracy(trained(store(), tmp_path / "without", tower)) < 0.5

@@ -39,12 +39,13 @@ main(["push", "RUN", "someone/run", "--license", "apache-2.0"])
 LANGUAGE_REWARD = """
 import torch
 from counterpoint.encoders.config import EncoderConfig
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.dual import DualEncoder, SentenceTower
 from counterpoint.encoders.hub import push
 from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.model import LANGUAGE_REWARD
 
+SentenceTower.embed = lambda self, text: torch.ones(384) / 384**0.5  # its model takes seconds to import
 encoder = DualEncoder(EncoderConfig(image_size=32, embed_dim=16, reward_form="language"))
 folder = encoder.save_pretrained("model", further={LANGUAGE_REWARD: LanguageReward(16, 16, 8)})
 push(folder, "someone/r3m")

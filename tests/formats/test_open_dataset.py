@@ -36,6 +36,13 @@ def test_video_folder_and_its_manifest(tmp_path: Path) -> None:
         open_dataset(folder, split="train")
 
 
+def test_minari_is_named_where_episodes_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/metadata.json").write_text('{"data_format": "hdf5"}')
+    with pytest.raises(BadInputError, match=r"found a Minari data set.*counterpoint train td_infonce --data"):
+        open_dataset(tmp_path)
+
+
 def test_training_store(tmp_path: Path) -> None:
     store = cached(memory_store(), size=16, root=tmp_path, progress=False)
     assert isinstance(open_dataset(store.path), CachedStore)

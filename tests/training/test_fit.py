@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -17,6 +16,7 @@ from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.loop import TrainConfig
 from counterpoint.training.run import list_checkpoints, load_checkpoint
 from tests.conftest import moving_square_store
+from tests.forkserver import warm
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, run, toy
 
@@ -45,7 +45,7 @@ def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(store: MemoryStore,
     """Checkpoints and lines of numbers do not fall together: a line's mean spans a checkpoint."""
     whole = learner(ema=0.9)
     assert run(store, tmp_path / "whole", whole, steps=20, save_every=8, workers=workers) == 0
-    process = multiprocessing.get_context("spawn").Process(target=train_and_die, args=(tmp_path / "cut", workers))
+    process = warm().Process(target=train_and_die, args=(tmp_path / "cut", workers))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

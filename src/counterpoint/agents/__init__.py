@@ -39,7 +39,7 @@ __all__ = ["AGENTS", "Agent", "AgentConfig", "AgentEntry", "SavedAgent", "Spaces
 
 @dataclass(frozen=True)
 class AgentEntry:
-    """An agent, its configuration, and the settings that differ in offline training (TD InfoNCE's Table 3)."""
+    """An agent's class, its configuration's class, and settings for offline training (TD InfoNCE's Table 3)."""
 
     agent: type[Agent]
     config: type[AgentConfig]
@@ -67,7 +67,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
     """Return the agent's name and its checked configuration.
 
     Args:
-        tree: The agent's `name` and keys of its configuration.
+        tree: A mapping with the agent's `name` and keys of its configuration.
         where: The file or argument to name in error messages.
 
     Raises:
@@ -91,8 +91,8 @@ class SavedAgent(SavedModel):
 
     Attributes:
         agent: The agent, whose actions lie in [-1, 1].
-        env: The configuration of the environment that it was trained for; `None` after training only on data.
-        action_bounds: [2, A], the values that actions -1 and 1 have in the data; `None` if these lie in [-1, 1].
+        env: The configuration of the environment that the agent was trained for; `None` after training only on data.
+        action_bounds: The data's values for actions -1 and 1, [2, A]; `None` if the data's actions lie in [-1, 1].
     """
 
     agent: Agent

@@ -7,7 +7,7 @@ An agent reads a batch of B transitions with some of these keys:
     next_observation   as `observation`
     next_goal          float32 [B, G] (or an image): goal coordinates of the next observation
     goal               the goal that the episode was commanded to reach
-    future_goal        goal coordinates of a state of the same episode, k >= 1 steps later, k geometric
+    future_goal        goal coordinates of a state k >= 1 steps later in the same episode, with geometric k
     future_offset      int64 [B], the k of `future_goal`
     random_goal        goal coordinates of a state sampled uniformly from the buffer
     reward             float32 [B], the data's reward
@@ -36,7 +36,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import NonFiniteError, frozen_copy, soft_update
 
 Metrics = dict[str, Tensor]
-"""Detached scalars on their device; the training loop reads them rarely, since reading waits for the device."""
+"""Detached scalars on the agent's device; the training loop reads them rarely, since reading waits for the device."""
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -61,7 +61,7 @@ class Processes(Protocol):
     """Other processes that train the same agent, all on the same batches."""
 
     def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Let networks with `rows` compute only this process's share of the rows, and fetch the other rows' outputs."""
+        """Let networks with `rows` compute only this process's share of rows, and fetch other rows from the others."""
 
     def average(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all processes."""
@@ -161,7 +161,7 @@ class Agent(ABC):
         return online, self.target(name, online, tau)
 
     def target(self, name: str, online: Network, tau: float) -> Network:
-        """Declare `target_NAME`, a moving average of the network `online`; each update moves it by the share `tau`."""
+        """Declare `target_NAME`, a moving average that each update moves towards `online` by the share `tau`."""
         copied = frozen_copy(online)
         self.modules[f"target_{name}"], self.targets[name] = copied, tau
         return copied
@@ -182,7 +182,7 @@ class Agent(ABC):
             observation: Observations [n, *O].
             goal: Goals [n, *G].
             rows: Rows that the observations come from.
-            explore: Generator of samples from the policy; `None` for its mode.
+            explore: Generator for sampling from the policy; `None` for the policy's mode.
         """
 
     def sampling(self) -> Spec:
@@ -205,11 +205,11 @@ class Agent(ABC):
         """Take update number `step` (0-based): one step of every optimiser, with gradients at the same parameters.
 
         Returns:
-            `loss` and, for each network, `critic/...`, `actor/...`.
+            The metric `loss`, and metrics of each network, such as `critic/...` and `actor/...`.
 
         Raises:
-            NonFiniteError: If a loss is not finite. On a CPU it is raised at once, before parameters change; on other
-                devices within 100 updates, and whenever the agent is saved.
+            NonFiniteError: If a loss is not finite. On a CPU it is raised at once, before parameters change. On other
+                devices it is raised within 100 updates, and whenever the agent is saved.
         """
         losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator("update", step)))
         metrics = {name: value.detach().clone() for name, value in losses.items()}
@@ -293,7 +293,7 @@ class Agent(ABC):
         """Continue from a state that `state` returned.
 
         Raises:
-            BadInputError: If the state belongs to another agent or has other sizes.
+            BadInputError: If the state belongs to another agent or its arrays have other sizes.
         """
         found, hint = state.get("agent"), "train into another folder, or name the agent of the checkpoint"
         require(found == self.name, "checkpoint", f"an agent {found!r}", f"{self.name!r}", hint)
@@ -370,7 +370,7 @@ def descend(
 
 
 class RewardAgent(Agent):
-    """Base of agents for continuous actions that learn from the data's reward and do not relabel goals."""
+    """Base class of agents for continuous actions that learn from the data's reward and do not relabel goals."""
 
     needs_reward = True
     continuous_only = True

@@ -7,7 +7,7 @@ a baseline of TD InfoNCE, implemented as a contrastive RL agent. With C = sigmoi
              w = sg C / (1 - C) at (s', a', g), minimum of the target twins, at most `weight_limit`; a' ~ pi(. | s', g)
     actor    - E_{a ~ pi(. | s, g)} min over twins f(s, a, g)
 
-The policy is commanded to reach the state that is classified, so that phi does not need to read the commanded goal.
+The policy is commanded to reach the state that is classified, so phi does not need to read the commanded goal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class CLearningConfig(ContrastiveRLConfig):
 
     Attributes:
         tau: Rate of the target network's soft update.
-        actor_goals: Goals of the actor loss: `random`, as for the critic's weights w, `future`, or `half` of each.
+        actor_goals: Goals of the actor loss: `random` (as for the critic's weights w), `future`, or `half`, which
+            takes half of each.
         weight_limit: Maximum of the weights w; 20 in the authors' code.
         self_normalised: Divide w by its mean over the batch, as in Appendix E.3 of TD InfoNCE.
     """
@@ -57,7 +58,7 @@ class CLearning(ContrastiveAgent):
         self.target_critic = self.target("critic", self.critic, self.config.tau)
 
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
-        """Return the loss of classifying next against random states; log w is the target's clipped logit there."""
+        """Return the loss of classifying next against random states; log w is the target network's clipped logit."""
         goal = features["random_goal"]
         phi = self.critic.encode_actions(features["observation"], features["action"])
         psi_next, psi_random = self.critic.encode_futures(torch.cat([features["next_goal"], goal])).chunk(2, dim=1)

@@ -6,7 +6,7 @@ One update computes both gradients at the old parameters, then steps both optimi
     actor loss  (old critic, old policy)              ->  Adam  ->  new policy
 
 An agent consists of three parts: its `critic_loss`, an actor's objective of `ACTOR_OBJECTIVES`, and, if its critic
-bootstraps, a target network declared in `build`. See `td_infonce.py` first.
+bootstraps, a target network declared in `build`. Read `td_infonce.py` first, as an example.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from counterpoint.objectives.contrastive_rl import reaching_rows
 from counterpoint.objectives.td_infonce import cloned_actor_loss, goal_reaching_rows
 
 CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]
-"""A critic's loss, its metrics, and psi of those keys of the batch that the loss has encoded."""
+"""A critic's loss, its metrics, and psi by key, for the keys of the batch that the loss has encoded."""
 
 
 class ActorObjective(NamedTuple):
@@ -42,8 +42,8 @@ ACTOR_OBJECTIVES = {
     "softmax": ActorObjective(pairs, goal_reaching_rows),
     "logit": ActorObjective(matched, reaching_rows),
 }
-"""The actors' objectives by name: that of TD InfoNCE (Eq. 11) contrasts a row's goal with the batch's goals; that of
-contrastive RL does not."""
+"""The actors' objectives by name. TD InfoNCE's objective (Eq. 11) contrasts a row's goal with the batch's goals;
+contrastive RL's objective does not."""
 
 
 class ContrastiveConfig(AgentConfig):
@@ -57,10 +57,13 @@ class ContrastiveConfig(AgentConfig):
         actor_lr: Adam's learning rate for the policy.
         critic_lr: Adam's learning rate for the critic (phi and psi).
         actor_objective: The policy's objective: `softmax` maximises the log-probability of a row's goal among the goals
-            of the batch (TD InfoNCE, Eq. 11), `logit` only the critic's value for the row's goal (contrastive RL).
-        actor_goals: Goals of the actor loss: `random` (online), `future` (offline, Table 3), or `half` of each.
-        behaviour_cloning: Share of behaviour cloning in the actor loss (lambda of Appendix D.3; offline .1).
-        tail: Treatment of futures beyond the end of an episode.
+            of the batch (TD InfoNCE, Eq. 11), `logit` maximises only the critic's value for the row's goal (contrastive
+            RL).
+        actor_goals: Goals of the actor loss: `random` (online), `future` (offline, Table 3), or `half`, which takes
+            half of each.
+        behaviour_cloning: Share of behaviour cloning in the actor loss (lambda of Appendix D.3; .1 in offline
+            training).
+        tail: The rule for futures beyond the end of an episode.
     """
 
     representation: int = Field(default=16, ge=1)

@@ -8,8 +8,8 @@ state k steps after transition i, with k geometric::
     critic, NCE       binary cross entropy of F against I, mean over all entries
     actor             - E_{a ~ pi(. | s, g)} min over twins phi(s, a) . psi(g)
 
-There is no target network, since nothing bootstraps. For images the authors add an adaptive entropy bonus to the actor;
-this actor, like that of TD InfoNCE, has none.
+There is no target network, since no loss bootstraps. For images the authors add an adaptive entropy bonus to the actor
+loss; in this library, as in TD InfoNCE, there is none.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from counterpoint.objectives.td_infonce import mc_infonce_loss
 
 
 class ContrastiveRLConfig(ContrastiveConfig):
-    """Settings of contrastive RL: the authors' where the loss needs them, with TD InfoNCE's network sizes (D.5).
+    """Settings of contrastive RL: the authors' where the loss needs them, otherwise TD InfoNCE's (Appendix D.5).
 
-    The sizes make comparisons fair. Products of unit vectors at temperature 1 lie in [-1, 1], which is too narrow for a
-    classifier's logits, so representations are not normalised.
+    Network sizes are TD InfoNCE's, so that comparisons are fair. Products of unit vectors at temperature 1 lie in
+    [-1, 1], which is too narrow for a classifier's logits, so representations are not normalised.
 
     Attributes:
         representation: Number of dimensions of phi and psi (d); 64 in the authors' code.
@@ -54,8 +54,8 @@ class ContrastiveRLInfoNCEConfig(ContrastiveRLConfig):
     """Settings with the InfoNCE loss.
 
     Attributes:
-        logsumexp_penalty: Weight of the penalty that keeps each row's free constant near 0 (c); 0.01 in the authors'
-            code, not in the paper.
+        logsumexp_penalty: Weight (c) of the penalty that keeps each row's logsumexp, which the InfoNCE loss does not
+            determine, near 0; 0.01 in the authors' code, not in the paper.
     """
 
     logsumexp_penalty: float = Field(default=0.01, ge=0)

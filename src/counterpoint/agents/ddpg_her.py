@@ -10,10 +10,11 @@ is recomputed:
     L(pi)    = - E[ Q(s, pi(s, g), g) ] + c E[ ||u(s, g)||^2 / A ],      pi = tanh(u)
 
 Qbar and pibar are moving averages; y is clipped to the range of possible returns. Success does not end an episode, so
-`terminated` is not read. The last term keeps u, the action before its tanh, in the range where tanh has a slope (OpenAI
-baselines penalise the squashed action instead, which this term bounds too). Collection adds Gaussian noise of 0.2, and
-with probability 0.3 takes a uniform action. HER samples futures uniformly from the rest of the episode, which
-`future_discount` near 1 approximates. HER normalises inputs by running moments; here the data should be normalised.
+`terminated` is not read. The last term keeps u, the action before its tanh, in the range where tanh has a slope. (The
+OpenAI baselines penalise the squashed action instead; this term bounds the squashed action too.) When collecting data,
+the agent adds Gaussian noise of 0.2, and with probability 0.3 takes a uniform action. HER samples futures uniformly
+from the rest of the episode, which `future_discount` near 1 approximates. HER normalises inputs by running moments;
+this agent does not, so the data should be normalised.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class DDPGHERConfig(AgentConfig):
     """Settings of DDPG + HER: the HER paper's, with TD InfoNCE's hidden layers.
 
     Attributes:
-        relabel: Share of goals replaced by future states; HER's 4 futures per commanded goal (k = 4) are 0.8.
+        relabel: Share of goals replaced by future states; HER's 4 futures per commanded goal (k = 4) give 0.8.
         future_discount: Discount of the geometric distribution that futures are sampled from.
         actor_lr: Adam's learning rate for the policy.
         critic_lr: Adam's learning rate for Q.

@@ -5,14 +5,14 @@ offline table (Table 1). The last K steps of an episode give 3 K tokens under a 
 
     (R_1, g), s_1, a_1, (R_2, g), s_2, a_2, ..., (R_K, g), s_K, a_K,      R_t = sum over t' >= t of the data's rewards
 
-each a linear map of its content plus an embedding of the time in the episode. The action is predicted at the token of
-its state, which sees all earlier tokens but not the action of the same step:
+Each token is a linear map of its content plus an embedding of the time in the episode. An action is predicted at the
+token of its state, which sees all earlier tokens but not the action of the same step:
 
     L = E[ ||a_t - tanh(W h(s_t))||^2 / A ]   over the steps that exist (episodes younger than K are padded on the left)
 
 The goal is the one that the episode was commanded to reach; the original has no goals. When acting, the agent does not
 observe the remaining return: the return starts at `target_return` and changes by `-step_reward` with each step. This is
-right until the goal is reached, with `step_reward` 0 for rewards of 0 and 1, and -1 for rewards of -1 and 0.
+correct until the goal is reached, if `step_reward` is 0 for rewards of 0 and 1, or -1 for rewards of -1 and 0.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SequencePolicy(nn.Module):
         aim = torch.cat([returns[..., None], goal[:, None].expand(B, K, -1)], dim=-1)
         tokens = torch.stack([self.aim(aim) + time, self.state(observation) + time, self.action(action) + time], 2)
         tokens = self.norm(tokens.flatten(1, 2))
-        # A token attends to earlier ones that exist and always to itself, so that no row of the attention is empty.
+        # A token attends to earlier tokens that exist, and always to itself, so that no row of the attention is empty.
         index = torch.arange(3 * K, device=tokens.device)
         exists = valid.repeat_interleave(3, dim=1)
         seen = (index[:, None] >= index) & (exists[:, None] | (index[:, None] == index))
@@ -195,7 +195,7 @@ class DecisionTransformer(RewardAgent):
         if begun:
             self.reset(begun)
         history["observation"][index] = torch.cat([history["observation"][index, 1:], observation[:, None]], dim=1)
-        history["action"][index] = history["action"][index].roll(-1, dims=1)  # the last one is not attended to
+        history["action"][index] = history["action"][index].roll(-1, dims=1)  # the last action is not attended to
         step = history["time"][index][:, None] + torch.arange(1 - config.context, 1, device=self.device)
         returns = (config.target_return - step * config.step_reward) / config.return_scale
         steps = (history["observation"][index], history["action"][index])

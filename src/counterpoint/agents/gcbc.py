@@ -6,8 +6,8 @@ Goal-conditioned imitation learning (Ding et al., 2019), learning to reach goals
     L(pi) = - E[ log pi(a_t | s_t, g) ],    g a future of transition t in the same episode
 
 For continuous actions the policy is N(a; tanh mu(s, g), sigma(s, g)), a Gaussian around a squashed mean, whose samples
-are clipped. It has a density at the bounds of the action box, where recorded actions often lie; a Gaussian whose
-samples are squashed has none there. `min_scale` bounds the density, which would become infinite on data of a
+are clipped. This policy has a density at the bounds of the action box, where recorded actions often lie; a Gaussian
+whose samples are squashed has none there. `min_scale` bounds the density, which would become infinite on data of a
 deterministic controller. For discrete actions the loss is the cross-entropy.
 """
 

@@ -1,15 +1,15 @@
 """IQL: implicit Q-learning, which evaluates only actions that occur in the data.
 
 Offline Reinforcement Learning with Implicit Q-Learning (Kostrikov et al., 2022); a baseline of TD InfoNCE's offline
-table (Table 1). As in `td3_bc.py` nothing is relabelled: goals and rewards come from the data.
+table (Table 1). As in `td3_bc.py`, nothing is relabelled: goals and rewards come from the data.
 
     L(V)  = E[ |tau - 1(u < 0)| u^2 ],    u = min_i Qbar_i(s, a, g) - V(s, g)                       expectile regression
     L(Q)  = sum_i E[ (Q_i(s, a, g) - r - gamma (1 - terminated) V(s', g))^2 ] / 2
     L(pi) = - E[ min(exp(beta (min_i Qbar_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ]
 
-tau = .9 and beta = 10 are the authors' for AntMaze; there they also subtract 1 from every reward (`reward_shift = -1`).
-The policy is the Gaussian of `gcbc.py`; the authors' policy has one standard deviation for all states, and a cosine
-schedule of its learning rate.
+tau = .9 and beta = 10 are the authors' values for AntMaze, where they also subtract 1 from every reward
+(`reward_shift = -1`). The policy is the Gaussian of `gcbc.py`. The authors' policy has one standard deviation for all
+states, and its learning rate follows a cosine schedule.
 """
 
 from __future__ import annotations

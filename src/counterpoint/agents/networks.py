@@ -31,7 +31,7 @@ def initialise(module: nn.Module, kind: Initialisation, generator: torch.Generat
     fan_in      uniform in +-sqrt(3 / I)             0       TD InfoNCE; the policies of contrastive RL
     glorot      uniform in +-sqrt(6 / (I + O))       0       critics of contrastive RL and C-learning; HER; QRL; OGBench
     orthogonal  orthogonal, gain sqrt 2              0       IQL
-    torch       uniform in +-1 / sqrt(I)             alike   TD3 + BC
+    torch       uniform in +-1 / sqrt(I)             same    TD3 + BC
     ==========  ===================================  ======  ========================================================
     """
     for network in module.modules():
@@ -50,7 +50,7 @@ def initialise(module: nn.Module, kind: Initialisation, generator: torch.Generat
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape, with ReLU between layers; weights are stacked, so that all run in one product.
+    """E perceptrons of equal shape, with ReLU between layers; stacked weights let all run in one matrix product.
 
     Args:
         members: Number of perceptrons (E).
@@ -104,7 +104,7 @@ class ImageTrunk(nn.Module):
         generator: Generator for the initial weights.
 
     Raises:
-        BadInputError: If images are smaller than that.
+        BadInputError: If height or width is less than 8.
     """
 
     rows: ClassVar[int] = 0
@@ -134,7 +134,8 @@ class ImageTrunk(nn.Module):
 class InputEncoder(nn.Module):
     """Maps observations and goals to vectors: states stay unchanged, images pass through convolutions.
 
-    Images of equal shape share their convolutions, also between twins, as in the authors' code of contrastive RL.
+    Observations and goals that are images of equal shape share convolutions. Twin critics share them too, as in the
+    authors' code of contrastive RL.
 
     Args:
         spaces: Shapes of observations and goals.
@@ -275,7 +276,10 @@ class StochasticPolicy(nn.Module):
     def act(
         self, observation: Tensor, goal: Tensor, generator: torch.Generator | None, spread: float = 0.0
     ) -> Float[Tensor, "B A"] | Int[Tensor, " B"]:
-        """Return the mode, or with a generator a sample plus noise of deviation `spread`, clipped to [-1, 1]."""
+        """Return the policy's mode.
+
+        With a generator, return a sample plus noise of standard deviation `spread`, clipped to [-1, 1].
+        """
         if isinstance(self.head, CategoricalActor):
             scores = self.log_probabilities(observation, goal)
             return torch.multinomial(scores.exp(), 1, generator=generator)[:, 0] if generator else scores.argmax(-1)
@@ -286,7 +290,7 @@ class StochasticPolicy(nn.Module):
 
 
 class SituationMLP(nn.Module):
-    """E perceptrons over (s, g) with one encoder: V, Q, or a deterministic policy before its tanh.
+    """E perceptrons over (s, g) with one shared encoder: V, Q, or a deterministic policy before its tanh.
 
     Args:
         spaces: Shapes of observations, goals and actions.
@@ -407,13 +411,13 @@ class ContrastiveCritic(nn.Module):
 
 
 def pairs(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 M D"]) -> Float[Tensor, "B M 2"]:
-    """Return f of every row of phi with every row of psi, with twins on the last axis, in the inputs' precision."""
+    """Return f for every pair of a row of phi and a row of psi, twins on the last axis, in the inputs' precision."""
     with torch.autocast(phi.device.type, enabled=False):
         return torch.bmm(phi, psi.transpose(1, 2)).permute(1, 2, 0)
 
 
 def matched(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "B 2"]:
-    """Return f of each row of phi with the same row of psi, with twins on the last axis."""
+    """Return f for each row of phi and the same row of psi, with twins on the last axis."""
     return (phi * psi).sum(-1).T
 
 

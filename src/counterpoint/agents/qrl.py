@@ -1,7 +1,7 @@
 """QRL: quasimetric reinforcement learning, which learns the largest distance under which no step is longer than 1.
 
 Optimal Goal-Reaching Reinforcement Learning via Quasimetric Learning (Wang et al., 2023), TD InfoNCE's strongest
-online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(s); T is a model of latents:
+online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(s); T is a dynamics model of latents:
 
     max_d  E[ d(s, g) ]  over random pairs,  subject to  E[ relu(d(s, s') - 1)^2 ] <= eps^2
 
@@ -13,16 +13,16 @@ online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(
 softplus_beta(x) = log(1 + exp(beta x)) / beta is flat for pairs that are far enough apart. By the triangle inequality,
 the local constraint bounds d by the shortest path; maximising d makes the bound tight.
 
-Goals that are whole states are encoded by phi. Goal coordinates m(s) stand for a set of states, all s' with m(s') = g.
-They have a separate encoder, psi, as further points of the space, and one more constraint with its own multiplier:
+Goals that are whole states are encoded by phi. Goal coordinates g stand for a set of states, all s' with m(s') = g. A
+separate encoder, psi, maps them to further points of the space. One more constraint, with its own multiplier, is added:
 
     E[ d(phi(s'), psi(m(s')))^2 ] <= eps^2                                            from a state to its goal costs 0
 
 The largest distance under both constraints is the shortest path to the nearest state of the set, since d(s, g) <=
-d(s, s') + d(s', g) for each such state; no constraint leads back from a goal to a state. Pairs of states are then
-pushed apart, as well as pairs of a state and a goal (the mean over both). One distance maximises both; without the
-pairs of states, states collapse to a point far from all goals, which L(T) rewards. phi encodes goals of the
-observations' shape, psi other goals.
+d(s, s') + d(s', g) for each such state; no constraint leads back from a goal to a state. The loss pushes apart pairs of
+states as well as pairs of a state and a goal (the mean over both); the same distance maximises both. Without the pairs
+of states, all states would collapse to a point far from all goals, since L(T) rewards that. phi encodes goals of the
+observations' shape, psi encodes other goals.
 """
 
 from __future__ import annotations
@@ -150,15 +150,16 @@ class QRLConfig(AgentConfig):
         component_width: Number of interval ends per component of the quasimetric (K).
         offset: Distance beyond which pairs are hardly pushed apart.
         beta: Sharpness of the transition at `offset`.
-        epsilon: Square root of the mean squared violation of the constraint that is allowed.
+        epsilon: Allowed root mean square of the constraint's violation.
         initial_multiplier: Initial value of the multiplier lambda.
         dynamics_weight: Weight of the dynamics loss L(T).
         critic_lr: Adam's learning rate for phi, psi, d and T.
         actor_lr: Adam's learning rate for the policy.
         multiplier_lr: Adam's learning rate for rho, which determines the multiplier.
         entropy_lr: Adam's learning rate for the logarithm of the entropy's weight.
-        entropy: Hold the policy's entropy at -A by a learned weight; A is the number of action dimensions (online).
-        cloning: Weight of the squared error relative to the data's actions (offline).
+        entropy: Hold the policy's entropy at -A by a learned weight, for online training; A is the number of action
+            dimensions.
+        cloning: Weight of the squared error between the policy's and the data's actions, for offline training.
         exploration_noise: Standard deviation of the noise added to sampled actions in collection, before clipping.
     """
 
@@ -194,7 +195,7 @@ def step_excess(distance: Float[Tensor, "*batch"], cost: float) -> Float[Tensor,
 def dual_losses(
     excess: Float[Tensor, "*constraints"], multiplier: Float[Tensor, "*constraints"], epsilon: float
 ) -> tuple[Float[Tensor, "*constraints"], Float[Tensor, "*constraints"]]:
-    """Return lambda (excess - eps^2), with lambda fixed, to train distances, and its negative to train multipliers."""
+    """Return lambda (excess - eps^2), with lambda fixed, to train distances, and the negative to train multipliers."""
     violation = excess - epsilon**2
     return multiplier.detach() * violation, -multiplier * violation.detach()
 
@@ -223,7 +224,7 @@ class QRL(Agent):
         policy = StochasticPolicy(spaces, config.hidden, weights)
         initialise(policy, "glorot", weights)
         assert isinstance(policy.head, GaussianActor)
-        nn.init.zeros_(policy.head.heads.weights[-1])  # at first one broad distribution for all inputs, as the authors'
+        nn.init.zeros_(policy.head.heads.weights[-1])  # as by the authors: at first a broad distribution for all inputs
         self.actor = self.network("actor", policy, config.actor_lr)
         constraints = 1 if self.critic.whole_state else 2
         rho = torch.full((config.critics, constraints), math.log(math.expm1(config.initial_multiplier)))

@@ -1,8 +1,8 @@
 """TD3 + BC: twin delayed deterministic policy gradients, with a policy that stays near the data's actions.
 
 A Minimalist Approach to Offline Reinforcement Learning (Fujimoto & Gu, 2021) on TD3 (Fujimoto et al., 2018); a baseline
-of TD InfoNCE's offline table (Table 1). It relabels nothing: the goal is the one that the episode was commanded to
-reach, the reward is the data's, and observation and goal are concatenated:
+of TD InfoNCE's offline table (Table 1). This agent relabels nothing: the goal is the one that the episode was commanded
+to reach, and the reward is the data's. Observation and goal are concatenated:
 
     y     = r + gamma (1 - terminated) min_i Qbar_i(s', a', g),   a' = clip(pibar(s', g) + clip(.2 noise, +-.5), +-1)
     L(Q)  = sum_i E[ (Q_i(s, a, g) - y)^2 ]

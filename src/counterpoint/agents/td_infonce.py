@@ -1,7 +1,7 @@
 """TD InfoNCE: learn the future states of a goal-conditioned policy by temporal differences, and reach goals with it.
 
 Zheng, Salakhutdinov and Eysenbach, "Contrastive Difference Predictive Coding", ICLR 2024: Algorithm 1, Eq. 10, 11, 17.
-With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twin critics left out::
+With F[i, j] = phi(s_i, a_i, g_i) . psi(.), for one of the twin critics::
 
     critic   (1 - gamma) CE(F_next, I) + gamma CE(F_future, W)
              F_next[i, j]   = phi_i . psi(s'_j)             what came next
@@ -11,8 +11,8 @@ With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twin critics left out::
 
 The rows of W sum to 1, as in the authors' code, and not to N, as Algorithm 1 prints. W and the actor use the
 elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, which
-are samples of p(s+). They are encoded once and used for the actor too; each row's commanded goal is thus among its N
-columns. The authors roll the columns of F_future and W by one, which only changes the order of the sum over j.
+are samples of p(s+). These goals are encoded once and used for the actor too, so each row's commanded goal is among its
+N columns. The authors roll the columns of F_future and W by one, which only changes the order of the sum over j.
 """
 
 from __future__ import annotations

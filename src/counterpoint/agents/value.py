@@ -5,14 +5,14 @@ f = phi . psi estimates the policy's occupancy, from which Q of any reward follo
     Q(s, a) = r(s, a) + gamma / (1 - gamma) E_{s+ ~ p(s+)} [ w(s, a, s+) r(s+, a+) ],   a+ ~ pi(. | s+, g)
     w(s, a, s+) = e^f(s, a, g, s+) / mean over s+ of e^f(s, a, g, s+)
 
-Appendix C prints the policy without its goal; here it is pi(. | ., g) with the commanded g throughout. w is
+Appendix C prints the policy without its goal; in this module it is pi(. | ., g) with the commanded g throughout. w is
 p(s+ | s, a, g) / p(s+) by the paper's Eq. 8; the minimum over twins is taken, as in training. Contrastive RL is trained
 on futures of the policies that collected its data, so its Q is the Q of those policies.
 
 p(s+) is the marginal of the critic's negatives. For TD InfoNCE and C-learning these are the random goals, sampled
 uniformly from all T + 1 states of each episode of T transitions; for contrastive RL they are the futures of the batch.
-If states are sampled from another density q, each future is weighted by q(s+) / p(s+), up to a constant. Next
-observations are the T states after an episode's first state; they deviate from p(s+) only at first states.
+If states are sampled from another density q, each future is weighted by q(s+) / p(s+), up to a constant. The batch's
+next observations are the T states after an episode's first state; they deviate from p(s+) only at first states.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def values_from_logits(
     *,
     discount: float,
 ) -> Float[Tensor, " B"]:
-    """Return Q from log ratios to N states sampled from p(s+), each row up to a constant.
+    """Return Q from logits (log density ratios) for N states sampled from p(s+); each row may be off by a constant.
 
     Args:
         reward_now: r(s, a).
@@ -64,7 +64,8 @@ def value_of(
         reward: r(s, a) of N observations and N actions.
         states: Observations [N, *O] sampled from p(s+), at least approximately.
         state_goals: Goal coordinates of these states, [N, *G].
-        seed: Random seed for sampling later actions if they are continuous; for discrete ones the mean is exact.
+        seed: Random seed for sampling later actions if actions are continuous; for discrete actions the exact mean is
+            computed.
 
     Returns:
         A function of B observations [B, *O], actions ([B, A], or int64 [B]) and commanded goals [B, *G] that returns
@@ -83,7 +84,7 @@ def value_of(
         return values_from_logits(now, logits, later_rewards(wanted), discount=discount)
 
     def later_rewards(wanted: Float[Tensor, "B G"]) -> Float[Tensor, "B N"]:
-        """Return r(s+, a+); for discrete actions the exact mean over a+."""
+        """Return r(s+, a+); for discrete actions, return the exact mean over a+."""
         rows = len(wanted)
         inputs = flat(critic.encode(states).repeat(rows, 1), wanted.repeat_interleave(count, dim=0))
         if isinstance(actor, CategoricalActor):

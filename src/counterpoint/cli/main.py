@@ -37,7 +37,7 @@ class Command:
     """A command that calls a function of the package. The paths that the function returns are printed.
 
     Attributes:
-        work: The function, "module:function".
+        work: The function, as "module:function".
         continues: True if repeating the same command continues an interrupted one.
         needs: Optional modules that are checked before the work, each with the extra that installs it.
         says: A function that takes a written path and returns the text to print next to it.
@@ -51,11 +51,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """Commands under one word.
+    """Commands that share a first word, such as `data`.
 
     Attributes:
-        help: The group's line in the help.
-        kind: The noun for a member, for messages.
+        help: The line that describes the group in the help.
+        kind: The noun for one member, for messages.
         commands: The members by name.
     """
 
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
                 _run(given)
             finally:
                 sys.stdout.flush()
-    except BrokenPipeError:  # `counterpoint ... | head`: nobody reads the rest
+    except BrokenPipeError:  # as in `counterpoint ... | head`, which does not read the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
@@ -227,10 +227,10 @@ def summary_of(target: str) -> str:
 
 
 def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[str, Any]]:
-    """Return a function with the parameters and docstring of "module:function", which returns its arguments.
+    """Return a function that returns its arguments, with the parameters and docstring of "module:function".
 
     Args:
-        target: The function; its types are built in, imported, or aliases that a module assigns.
+        target: The function; its annotations are built-in types, imported types, or aliases assigned in a module.
         types: Types and defaults that replace those of the parameters with these names.
     """
     module, node = target.partition(":")[0], _definition(target)
@@ -265,7 +265,7 @@ def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[st
 
 
 def _mark(written: ast.expr, module: str) -> Typed | None:
-    """Return the mark in `Annotated[..., Typed(...)]`; the type next to it is for Python, and is not looked up."""
+    """Return the mark in `Annotated[..., Typed(...)]`; the type before it is for Python only, and is not looked up."""
     calls = [node for node in ast.walk(written) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Typed"]
     return _evaluated(calls[0], module) if calls else None
 
@@ -291,7 +291,7 @@ def _statements(module: str) -> list[ast.stmt]:
 
 
 def _evaluated(expression: ast.expr, module: str) -> Any:
-    """Return the value of an expression that stands in a module."""
+    """Return the value of an expression that is written in a module."""
     names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
     return eval(ast.unparse(expression), {name: _value(name, module) for name in names})
 
@@ -316,7 +316,7 @@ Parsed = TypeVar("Parsed")
 def parsed_as(
     parse: Callable[..., Parsed], arguments: Sequence[str], prog: str, description: str | None = None
 ) -> Parsed:
-    """Parse arguments as a function's signature and call it; bad arguments are one `BadInputError`."""
+    """Parse arguments by a function's signature and call the function; bad arguments raise one `BadInputError`."""
 
     def parsed() -> Parsed:
         found: Parsed = tyro.cli(parse, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
@@ -331,12 +331,12 @@ def parsed_as(
         section, dot, name = option.removeprefix("--").rpartition(".")
         written = f"--{section}{dot}{'no-' if error.where.lower() == 'false' else ''}{name}"
         raise BadInputError(option, f"the value {error.where}", "the option alone", f"write {written}") from None
-    except ValidationError as error:  # errors of the settings as a whole
+    except ValidationError as error:  # errors in the settings as a whole, not in one option
         raise bad_setting(error, FrozenConfig, prog.partition(" ")[2]) from None
 
 
 def _before(value: str, arguments: Sequence[str]) -> str | None:
-    """Return the option that is given a value: `--OPTION=VALUE` or `--OPTION VALUE`."""
+    """Return the option that has this value, as `--OPTION=VALUE` or `--OPTION VALUE`."""
     for one, following in zip(arguments, [*arguments[1:], ""], strict=True):
         option, _, own = one.partition("=")
         if option.startswith("--") and value in (own, following):

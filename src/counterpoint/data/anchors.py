@@ -1,8 +1,9 @@
-"""Anchors: steps t of episodes, with observations and actions around them, and near negatives.
+"""Anchors: steps t of episodes, with observations and actions around them, and negatives from nearby steps.
 
 Premier-TACO, TACO, ATC, SPR, inverse dynamics, cloning and diffusion policies read the same samples: an anchor t,
-observations at t + offset, the actions a_t ... a_{t+K-1}, and perhaps negatives from a window around s_{t+K}. Each kind
-of draw has its own random stream, keyed on (seed, step), so another choice of negatives does not change the anchors.
+observations at t + offset, the actions a_t ... a_{t+K-1}, and optionally negatives from a window around s_{t+K}. Each
+kind of draw has its own random stream, keyed on (seed, step), so another choice of negatives does not change the
+anchors.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NearNegatives:
-    """Negatives from the window around the positive s_{t+K} (Premier-TACO, section 3, Figure 3).
+    """The rule for negatives from a window around the positive s_{t+K} (Premier-TACO, section 3, Figure 3).
 
     The candidates are s_{t+K-W} ... s_{t+K+W} without s_{t+K}. The window is cut at the ends of the episode and never
-    wraps around (in the authors' code it does: early negatives come from the episode's end).
+    wraps around. (In the authors' code the window wraps around: early negatives come from the episode's end.)
 
     Attributes:
         window: W, in steps.
@@ -62,7 +63,7 @@ class Anchors:
         first_action: Shift of the actions: they begin at a_{t+first_action}.
         past_end: Number of steps that actions may reach past the episode's last step. Past the end the last action is
             repeated, and before the first step the first action; repeated actions are marked invalid.
-        balance: How often each anchor is drawn.
+        balance: The probability with which each anchor is drawn; see `Balance`.
     """
 
     offsets: tuple[int, ...]
@@ -90,7 +91,7 @@ class Anchors:
 
     @property
     def min_length(self) -> int:
-        """Length of the shortest episode with an anchor and, where negatives are drawn, a negative for it."""
+        """Length of the shortest episode that has an anchor and, if negatives are drawn, a negative for the anchor."""
         if self.near is None:
             return self.reach + 1
         # A candidate always exists one step before the positive, unless that step is the anchor and is left out.
@@ -98,7 +99,7 @@ class Anchors:
         return max(self.reach + 1, self.offsets[-1] + (2 if alone else 1), 2)
 
     def counts(self, lengths: Int[Integers, " E"]) -> Int[Integers, " E"]:
-        """Return how many anchors t = 0, 1, ... episodes of these lengths have."""
+        """Return the number of anchors t = 0, 1, ... in episodes of these lengths."""
         # With W = 1 around s_{t+1} and s_t left out, an anchor whose positive is the last step has no candidate.
         near = self.near
         lonely = near is not None and near.exclude_anchor and near.window == 1 and self.offsets[-1] == 1
@@ -123,7 +124,7 @@ class Anchors:
 
 
 class AnchorTable:
-    """All anchors of the usable episodes, end to end, episodes sorted by task.
+    """A table of all anchors of the usable episodes, end to end, with the episodes sorted by task.
 
     Attributes:
         skipped: Episodes too short for a single anchor.
@@ -143,7 +144,7 @@ class AnchorTable:
         return len(self._row)
 
     def anchors(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
-        """Draw episodes and steps of `count` anchors, with replacement: int64 [B] each."""
+        """Draw `count` anchors with replacement; return their episodes and steps, int64 [B] each."""
         if self._index.balance == "tasks":
             starts = np.concatenate([[0], self._task_ends[:-1]])
             task = rng.integers(len(starts), size=count)
@@ -200,7 +201,7 @@ def draw_near(
         anchors: Steps t of the anchors.
         positives: Steps t + K of the positives, around which the windows lie.
         lengths: T, the length of each anchor's episode.
-        rng: The stream that picks one step of the window for each anchor, uniformly, unless `near.every`.
+        rng: The random stream that picks one step of each window uniformly; unused if `near.every` is set.
 
     Returns:
         The steps of the negatives, and a mask that is True for real negatives. If `near.every` is set, steps of the

@@ -1,6 +1,6 @@
 """Random numbers of a batch: crops, shifts and colour jitter of images, and noise for objectives.
 
-The sampler draws them on the CPU for the whole batch, so that the numbers of workers and ranks change nothing; the
+The sampler draws them on the CPU for the whole batch, so they do not depend on the number of workers and ranks. The
 functions below apply crops, shifts and jitter to a whole batch at once, on its device.
 """
 
@@ -42,10 +42,11 @@ class ViewShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ResizedCrop:
-    """One crop per clip: [B, 4], (top, left, height, width) as shares of the image.
+    """One random crop per clip: [B, 4], (top, left, height, width) as shares of the image.
 
-    Drawn as in torchvision's RandomResizedCrop: area uniform in `scale`, width / height in pixels log-uniform in
-    `ratio`, drawn up to ten times until the crop fits; if none fits, the largest centred window of a permitted ratio.
+    The crop is drawn as in torchvision's RandomResizedCrop: its area is uniform in `scale`, and width / height in
+    pixels is log-uniform in `ratio`. Up to ten crops are drawn until one fits into the image. If none fits, the crop is
+    the largest centred window of a permitted ratio.
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
@@ -70,7 +71,7 @@ class ResizedCrop:
 class Jitter:
     """Colour jitter: [B, F, 4], factors of brightness, contrast and saturation, and a hue rotation in turns.
 
-    The attributes are the maximum change of each factor, in the order of torchvision's ColorJitter; a single number
+    The attributes are the maximum change of each factor, in the order of torchvision's ColorJitter; `Jitter(x)`
     changes only the brightness.
     """
 
@@ -88,11 +89,11 @@ class Jitter:
 
 @dataclass(frozen=True)
 class Shift:
-    """DrQ-v2's random shift: int64 [B, V, 2], (x, y) in 0..2 pad, for all frames of a view and all cameras.
+    """DrQ-v2's random shift: int64 [B, V, 2], (x, y) in 0..2 pad, the same for all frames and cameras of a view.
 
     Attributes:
         pad: Maximum shift in either direction, in pixels; edges are replicated.
-        together: Shift all views of a sample by the same amount, instead of each view by its own.
+        together: Shift all views of a sample by the same amount, instead of drawing one shift per view.
     """
 
     pad: int
@@ -106,7 +107,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Crop:
-    """A window cut out of every image: int64 [B, V, C, 2], (x, y) of its top left corner.
+    """A random window cut out of every image: int64 [B, V, C, 2], (x, y) of its top left corner.
 
     Attributes:
         size: Side of the window, in pixels.
@@ -124,7 +125,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Row:
-    """A choice among stored rows, such as the augmented features of a clip: int64 [B]."""
+    """A random choice of one stored row per sample, such as one of a clip's augmented features: int64 [B]."""
 
     rows: int
 
@@ -140,7 +141,7 @@ class Noise:
     Attributes:
         shape: Shape of the numbers of one sample, or of one image.
         kind: `normal` is standard normal, `uniform` lies in [0, 1).
-        each: `sample` or `image`.
+        each: `sample` draws the numbers once per sample, `image` once per image.
     """
 
     shape: tuple[int, ...]
@@ -160,12 +161,12 @@ def images(
     """Return the frames under `key`, augmented where the batch holds random numbers for it.
 
     Args:
-        batch: Frames and numbers.
+        batch: A batch with frames and, optionally, random numbers.
         key: The frames' key.
         size: Side S of crops, in pixels; the frames' shorter side by default.
 
     Returns:
-        uint8 as stored when there is nothing to apply, otherwise float in [0, 1].
+        The frames: uint8 as stored if there is nothing to apply, otherwise float in [0, 1].
     """
     frames: Tensor = batch[key]
     crop = batch.get(f"{key}.crop")
@@ -191,7 +192,7 @@ def resized_crop(
     zero = torch.zeros_like(top)
     theta = torch.stack([width, zero, 2 * left + width - 1, zero, height, 2 * top + height - 1], 1).view(B, 2, 3)
     grid = functional.affine_grid(theta, [B, 3 * F, size, size], align_corners=False)
-    # All frames of a clip share one window, so they travel as channels of one image.
+    # All frames of a clip share one window, so they are processed as channels of one image.
     stacked = frames.permute(0, 1, 4, 2, 3).reshape(B, F * 3, H, W)
     cut = functional.grid_sample(stacked, grid, mode="bilinear", padding_mode="border", align_corners=False)
     return cut.reshape(B, F, 3, size, size).permute(0, 1, 3, 4, 2)
@@ -231,12 +232,12 @@ def random_shift(
 ) -> UInt8[Tensor, "N S H W 3"]:
     """Shift images as DrQ-v2 does, by an index gather: all frames of a stack move together, edges are replicated.
 
-    The authors sample a grid bilinearly, at whole pixels up to rounding; the index gather takes exactly the same crop
-    of the padded image and keeps uint8 values.
+    The authors' code samples a grid bilinearly, at positions that are whole pixels up to rounding. The index gather
+    takes exactly the same crop of the padded image and keeps uint8 values.
 
     Args:
         frames: N stacks of frames.
-        shift: (x, y), each in [0, 2 pad]: where in the padded image the crop begins; a shift of `pad` changes nothing.
+        shift: Top left corner (x, y) of the crop in the padded image, in [0, 2 pad]; a shift of `pad` changes nothing.
         pad: P, in pixels.
     """
     N, S, H, W, C = frames.shape
@@ -284,7 +285,7 @@ def _windows(images: Tensor, corner: Tensor, height: int, width: int) -> Tensor:
 
 
 def centre_corner(height: int, width: int, size: int) -> tuple[int, int]:
-    """Return (x, y) of the window in the middle of an image, which policies use when they act."""
+    """Return the top left corner (x, y) of the central window of an image, which policies use when they act."""
     return (width - size) // 2, (height - size) // 2
 
 

@@ -1,7 +1,7 @@
 """Build a training store: episodes are decoded in parallel and written at their places; a stopped build can be resumed.
 
 Lengths are known before anything is decoded and shapes after the first frame, so every file has its full length from
-the start. The folder's journal has a line for each episode on the disk, with one digest over the episode's digests.
+the start. The folder's journal has a line for each episode on the disk: one digest over all digests of the episode.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def digest_starts(lengths: Array, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One file: the dtype and shape of a step, and the steps under one digest."""
+    """The form of one file: the dtype and shape of a step, and the number of steps that one digest covers."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ def build(
     progress: bool,
     threads: int | None = None,
 ) -> None:
-    """Write the training store of `store` into `folder`; an interrupted build is continued.
+    """Write the training store of `store` into `folder`, or continue an interrupted build.
 
     Args:
         store: The source.
@@ -132,7 +132,7 @@ def build(
 
 
 def _kinds(store: EpisodeStore, size: int, fit: Fit, cameras: tuple[str, ...]) -> dict[str, _Kind]:
-    """Return the files of a store, from its first episode."""
+    """Return the form of each file of a training store, taken from the first episode of `store`."""
     kinds = {name: _kind(value) for name, value in vectors(store, 0).items()}
     for number, camera in enumerate(cameras):
         shape = store.frames(0, np.zeros(1, np.int64), camera).shape
@@ -154,7 +154,10 @@ def _check_room(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind]) -
 
 
 class _File:
-    """A file with one part, such as actions, of all episodes, end to end, and its digests; any place can be written."""
+    """The file of one part (such as actions) of all episodes end to end, and the file of its digests.
+
+    Episodes may be written in any order.
+    """
 
     def __init__(self, stack: ExitStack, folder: Path, name: str, kind: _Kind, store: EpisodeStore) -> None:
         self._name, self._kind, self._starts = name, kind, store._starts
@@ -167,7 +170,7 @@ class _File:
             self.descriptors.append(file.fileno())
 
     def write(self, episode: int, chunks: Iterable[Array], stop: Event) -> None:
-        """Write one episode; give up once `stop` is set: another episode failed, and its error is the one reported."""
+        """Write one episode; return early once `stop` is set: another episode has failed, and its error is raised."""
         kind, place = self._kind, int(self._starts[episode])
         data, digests = b"", list[bytes]()
         for rows in chunks:
@@ -196,7 +199,7 @@ class _File:
         return found
 
     def _append(self, data: bytes, place: int, steps: int, digests: list[bytes]) -> int:
-        """Write some steps, and add one digest for every `rows` steps."""
+        """Write `steps` steps, add one digest for every `rows` of them to `digests`, and return `steps`."""
         size, rows = self._kind.step_bytes, self._kind.rows
         _write_at(self.descriptors[0], data[: steps * size], place * size)
         for first in range(0, steps, rows):
@@ -212,7 +215,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Journal:
-    """The episodes on the disk, including those of an interrupted build, and the episodes that wait for their lines."""
+    """The list of the episodes on the disk, including those of an interrupted build; new ones are noted in groups."""
 
     def __init__(self, folder: Path, files: Iterable[_File]) -> None:
         self._folder, self._files = folder, list(files)
@@ -228,7 +231,7 @@ class _Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Put the bytes of noted episodes on the disk, and then their lines in the journal."""
+        """Flush the noted episodes to the disk, and then write their lines into the journal."""
         if self._waiting:
             for file in self._files:
                 for descriptor in file.descriptors:
@@ -243,7 +246,7 @@ class _Journal:
 def _in_order(
     pool: ThreadPoolExecutor, episodes: Iterable[int], work: Callable[[int], None], ahead: int
 ) -> Iterator[int]:
-    """Yield the episodes in order, each after `work` has returned for it; `work` runs on up to `ahead` at once."""
+    """Yield the episodes in order, each after its `work` has returned; up to `ahead` episodes are submitted at once."""
     running: deque[tuple[int, Future[None]]] = deque()
     for episode in episodes:
         running.append((episode, pool.submit(work, episode)))

@@ -1,6 +1,6 @@
-"""The training store: every frame decoded once, at training resolution, memory-mapped, hashed.
+"""The training store: all frames, decoded once at training resolution, in memory-mapped files with digests.
 
-A store is a folder named by its key, the digest of the source's fingerprint, the size, the resize rule, the
+A store is a folder named by its key, which is a digest of the source's fingerprint, the size, the resize rule, the
 cameras and the version of this layout. It holds
 
     frames-0.bin ...    uint8 [steps, H, W, 3], one file per camera, all episodes end to end
@@ -8,10 +8,10 @@ cameras and the version of this layout. It holds
     actions.bin         float32 [steps, A], where the source has actions
     state.bin           float32 [steps, S], where the source has state; environment_state.bin too
     rewards.bin         float32 [steps], where the source has rewards
-    *.digests           next to each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
+    *.digests           for each .bin file: SHA-256 of every 64 KiB of an episode, or of every step if steps are larger
     store.json          each episode's length, instruction, rate and success; the dtype and shape of each file, and
                         how many steps one digest covers
-    SHA256SUMS          the digests of store.json and of the files of digests, as `sha256sum --check` reads them
+    SHA256SUMS          the digests of store.json and of the *.digests files, as `sha256sum --check` reads them
 
 Opening a store checks the files in SHA256SUMS. Each block of steps is checked against its digest on first access;
 blocks that are not read are not checked.
@@ -42,7 +42,7 @@ from counterpoint.folder import check_part, lock, mend, read_part, write_part
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
-"""`once` decodes every frame into a training store; `always` decodes a batch's frames each time they are read."""
+"""`once` decodes all frames into a training store; `always` decodes frames whenever a batch reads them."""
 
 
 def prepared(
@@ -69,7 +69,7 @@ def cached(
     cameras: Sequence[str] | None = None,
     progress: bool = True,
 ) -> CachedStore:
-    """Open the training store of `store` at `size`, building it first where it is missing or damaged.
+    """Open the training store of `store` at `size`; build it first if it is missing or damaged.
 
     The store is built under a lock, in a folder of another name that is renamed when complete. A killed build leaves
     nothing that looks like a store, and the next call continues it. If several processes ask for a store at the same
@@ -107,15 +107,15 @@ def featured(
     camera: str | None = None,
     root: str | Path | None = None,
 ) -> CachedStore:
-    """Open the store of `store`'s features, computing them first where they are missing or damaged.
+    """Open a training store with the features of `store`; compute them first if they are missing or damaged.
 
     Each episode's features are written when they are done, so that an interrupted call can be continued.
 
     Args:
         store: The source; frames are read as recorded.
         embed: Takes an episode and frames uint8 [N, H, W, 3] and returns float32 [N, A, E], the same in every process.
-        digest: Digest of all settings and weights that decide the values of `embed`.
-        camera: The view; the store's first by default.
+        digest: Digest of all settings and weights on which the values of `embed` depend.
+        camera: The camera; the store's first by default.
         root: Folder of all training stores; `cache_root()` by default.
 
     Returns:
@@ -149,7 +149,7 @@ def featured(
 
 
 class _WithParts(SubsetStore):
-    """A store with the features in a folder of parts."""
+    """A store to which `features` are added, from a folder with one file per episode."""
 
     def __init__(self, store: EpisodeStore, parts: Path) -> None:
         super().__init__(store, range(len(store.episodes)))
@@ -162,7 +162,7 @@ class _WithParts(SubsetStore):
 
 
 def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
-    """Open a store; if it is missing or damaged, `write` first makes it in a folder of another name."""
+    """Open a store; if it is missing or damaged, `write` first builds it in a folder of another name."""
     if sound := _open_sound(folder):  # needs no lock, so a read-only root works
         return sound
     with lock(folder.with_name(f"{folder.name}.lock"), "builds", wait=True):
@@ -224,7 +224,7 @@ class CachedStore(EpisodeStore):
         return CachedStore, (self.path,)
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]; refuse an unknown camera, and damaged bytes."""
+        """Return the images, uint8 [N, H, W, 3]; refuse an unknown camera, and damaged bytes."""
         name = self._names.get(camera) or self._frames_name(camera)
         first, stop = self._bounds[episode], self._bounds[episode + 1]
         self._digests[name].check(episode, np.arange(stop - first)[indices])
@@ -238,7 +238,7 @@ class CachedStore(EpisodeStore):
         return values
 
     def column(self, source: str) -> Array:
-        """Return a vector of all steps, through the memory map if the store has the vector."""
+        """Return one of `VECTORS` for all steps; if the store has it, the result is a memory map, not a copy."""
         if source not in self._arrays:
             return super().column(source)
         for episode, length in enumerate(self.lengths.tolist()):
@@ -248,7 +248,7 @@ class CachedStore(EpisodeStore):
     def gather(
         self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read steps of many episodes, each copied once; refuse an unknown camera, and damaged bytes."""
+        """Read steps of many episodes and copy each step once; refuse an unknown camera, and damaged bytes."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         name = self._frames_name(camera)
@@ -260,7 +260,7 @@ class CachedStore(EpisodeStore):
         return np.take(array, rows, axis=0, out=out, mode="clip")
 
     def verify(self) -> None:
-        """Compare every byte with its digest, and raise the first damage, which names file and episode."""
+        """Compare all bytes with their digests; raise an error that names file and episode of the first damage."""
         for damage in self.damage():
             raise damage
 
@@ -310,7 +310,7 @@ class _Digests:
         self._rows, self._steps, self._firsts = rows, store._starts, digest_starts(store.lengths, rows)
         check_part(store.path, f"{name}.digests", _damage(store.path, "", "").hint)
         self._digests = store._map(f"{name}.digests", "u1", (int(self._firsts[-1]), DIGEST))
-        # One byte per digest: 1 once the block matched. Plain bytes, which a forked process shares until it writes.
+        # One byte per digest: 1 once its block has matched. A forked process shares these bytes until it writes.
         self._sound = np.zeros(len(self._digests), np.uint8)
 
     def check(self, episodes: int | Array, steps: Array) -> None:
@@ -348,7 +348,7 @@ def _read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _open_sound(folder: Path) -> CachedStore | None:
-    """Open a complete store; digests of the arrays are compared later, episode by episode."""
+    """Open a store; return `None` if it is missing or damaged. Digests of the arrays are compared later, on access."""
     try:
         return CachedStore(folder) if folder.exists() else None
     except BadInputError:

@@ -1,6 +1,7 @@
-"""Random streams, and clips: F ordered frames of every episode with an instruction, in the order of a permutation.
+"""Random streams, and the drawing of clips: F ordered frames of an episode, together with its instruction.
 
-DecisionNCE, AcTOL and their baselines read clips. Every picked step lies in [0, T-1].
+DecisionNCE, AcTOL and their baselines read clips. An epoch takes the clips in a random order. Every picked step lies in
+[0, T-1].
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ Integers = NDArray[np.int64]
 
 
 def sample_rng(seed: int, step: int, name: str) -> np.random.Generator:
-    """Return a random stream that is a pure function of its three arguments; all streams of a run are of this kind.
+    """Return a random stream that depends only on the arguments; all random numbers of a run come from such streams.
 
     Args:
         seed: The run's seed, or an episode's; 0 or more.
-        step: Number of the step, the episode or the sample that draws.
-        name: The purpose: draws of two names never depend on each other.
+        step: Number of the step, the episode or the sample for which numbers are drawn.
+        name: The purpose of the stream; streams of different names are independent of each other.
     """
     key = np.array([np.uint64(seed), np.uint64(step)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, zlib.crc32(name.encode())]))
@@ -36,14 +37,14 @@ def sample_rng(seed: int, step: int, name: str) -> np.random.Generator:
 def sample_seed(seed: int, step: int, name: str, *, bits: int = 63) -> int:
     """Return a seed below 2^bits for a generator of torch or of a simulator: the first number of `sample_rng`'s stream.
 
-    Takes the arguments of `sample_rng`.
+    The arguments are those of `sample_rng`.
     """
     return int(sample_rng(seed, step, name).integers(2**bits))
 
 
 @lru_cache(maxsize=4)
 def epoch_order(count: int, seed: int, epoch: int) -> Integers:
-    """Return the one global order of an epoch: a permutation of `count` items, a pure function of (seed, epoch)."""
+    """Return the order of an epoch: a permutation of `count` items that depends only on `seed` and `epoch`."""
     return sample_rng(seed, epoch, "epoch order").permutation(count)
 
 
@@ -69,7 +70,7 @@ def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], 
 def cross_folds(
     tasks: Sequence[str], recordings: Sequence[Hashable], folds: int, seed: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Deal episodes into folds for cross-fitting, the episodes of each task evenly, those of one recording together.
+    """Deal episodes into folds for cross-fitting: each task evenly, and all episodes of a recording into one fold.
 
     Args:
         tasks: The task of each episode.
@@ -105,20 +106,21 @@ def cross_folds(
 
 
 def owners(counts: Integers) -> tuple[Integers, Integers]:
-    """Return the episode of each item, where episode e has `counts[e]` items end to end, and each episode's first item.
+    """Return the episode of each item, and the first item of each episode.
 
-    A look-up in this array takes a fiftieth of the time of a binary search.
+    Items are numbered end to end, and episode e has `counts[e]` of them. A look-up in the first array takes a fiftieth
+    of the time of a binary search.
     """
     return np.repeat(np.arange(len(counts)), counts), np.cumsum(counts) - counts
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The drawn steps: each sample has steps of one episode.
+    """Drawn steps: each sample has steps of one episode.
 
     Attributes:
-        episode: int64 [B].
-        steps: int64 [B, ...], each inside its episode.
+        episode: The episode of each sample, int64 [B].
+        steps: The steps of each sample, int64 [B, ...].
     """
 
     episode: Int[Integers, " B"]
@@ -130,13 +132,13 @@ Drawn = tuple[dict[str, Draw], dict[str, NDArray[Any]]]
 
 
 class Table(Protocol):
-    """An index over the episodes of one store."""
+    """The samples that an index (a rule such as `Clips`) finds in the episodes of one store."""
 
     def __len__(self) -> int:
         """Number of samples per epoch."""
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw the `count` samples of one step, with the draws `wanted` and perhaps more; a pure function."""
+        """Draw the `count` samples of one step, with at least the draws `wanted`; the arguments decide the result."""
 
 
 class Pick(Protocol):
@@ -144,7 +146,7 @@ class Pick(Protocol):
 
     @property
     def count(self) -> int:
-        """F."""
+        """F, the number of steps picked from a clip."""
 
     @property
     def min_length(self) -> int:
@@ -156,10 +158,10 @@ class Pick(Protocol):
 
 @dataclass(frozen=True)
 class Clips:
-    """A spec that reads one clip per sample; its draw is `clip`.
+    """An index that draws one clip per sample; its draw is `clip`.
 
     Attributes:
-        pick: The rule that picks its steps.
+        pick: The rule that picks steps of a clip.
         per_instruction: Take one clip of each distinct instruction per epoch, as the authors of DecisionNCE do.
     """
 
@@ -182,7 +184,7 @@ class Clips:
 
 
 class ClipTable:
-    """Clips over the episodes of one store: sample g of a run is number g mod N in the order of epoch g div N."""
+    """The N clips of one store: sample g of a run is number g mod N in the random order of epoch g div N."""
 
     def __init__(self, index: Clips, lengths: Integers, tasks: Integers) -> None:
         self._index, self._lengths, self._tasks = index, lengths, tasks
@@ -229,11 +231,11 @@ def _distinct(count: int, lengths: Integers, rng: np.random.Generator) -> Intege
 
 @dataclass(frozen=True)
 class StartGoal:
-    """DecisionNCE's segments (section 3.2): a start uniform over steps with a successor, a goal uniform after it.
+    """DecisionNCE's segments (section 3.2): the start is uniform over steps with a successor, the goal after it.
 
-    Eq. 8 as printed sums to (h-1)/h, because a start at the last frame has no goal; here the start is uniform over
-    the first T-1 steps. With more than two frames, frame i is start + floor(m i / (F-1)) (Eq. 24 and 25);
-    a segment of m < F-1 steps therefore repeats frames.
+    The goal is uniform over the steps after the start. Eq. 8 as printed sums to (h-1)/h, because a start at the last
+    frame has no goal; in this library the start is uniform over the first T-1 steps. With more than two frames, frame i
+    is start + floor(m i / (F-1)) (Eq. 24 and 25); a segment of m < F-1 steps therefore repeats frames.
 
     Attributes:
         frames: F >= 2; 2 is the paper's method, 5 and 9 its ablations with 4 and 8 steps.
@@ -244,11 +246,11 @@ class StartGoal:
 
     @property
     def count(self) -> int:
-        """F."""
+        """F, the number of steps picked from a clip."""
         return self.frames
 
     def __call__(self, lengths: Integers, rng: np.random.Generator) -> Integers:
-        """Pick steps from start to goal."""
+        """Pick F steps from start to goal."""
         start = rng.integers(lengths - 1)[:, None]
         goal = rng.integers(start + 1, lengths[:, None])
         return start + (goal - start) * np.arange(self.frames) // (self.frames - 1)
@@ -266,7 +268,7 @@ class SortedUniform:
 
     @property
     def count(self) -> int:
-        """F."""
+        """F, the number of steps picked from a clip."""
         return self.frames
 
     @property
@@ -283,7 +285,7 @@ class SortedUniform:
 class SortedFrames:
     """AcTOL's frames: F distinct steps, sorted; a clip shorter than F gives all of its steps and padding.
 
-    Padding repeats the last step and is marked invalid, so that no clip is lost (the authors' code drops it).
+    Padding repeats the last step and is marked invalid, so that no clip is lost (the authors' code drops short clips).
     """
 
     frames: int = 10
@@ -291,7 +293,7 @@ class SortedFrames:
 
     @property
     def count(self) -> int:
-        """F."""
+        """F, the number of steps picked from a clip."""
         return self.frames
 
     def __call__(self, lengths: Integers, rng: np.random.Generator) -> Integers:
@@ -301,7 +303,7 @@ class SortedFrames:
 
 @dataclass(frozen=True)
 class LastFrame:
-    """Only the last step: CLIP aligns it with the instruction when the goal frame represents the clip."""
+    """The last step only: CLIP aligns this step with the instruction if the goal frame represents the clip."""
 
     count: ClassVar[int] = 1
     min_length: ClassVar[int] = 1
@@ -315,7 +317,8 @@ class LastFrame:
 class GoalTransition:
     """VIP's and LIV's five frames: o_0, o_g, o_t, o_{t+1} of a random segment, and the clip's last frame.
 
-    The start is uniform, the goal uniform after it, t uniform in [start, goal]; o_{t+1} never passes the goal.
+    The start is uniform, the goal is uniform after the start, and t is uniform in [start, goal]; o_{t+1} never passes
+    the goal.
     The reward of the transition is 0 where t is the goal and -1 elsewhere: `indices[2] == indices[1]`.
     """
 
@@ -335,7 +338,7 @@ class R3MFrames:
     """R3M's five frames: one of the first 20 %, one of the last 20 %, and three in order from the whole clip.
 
     Attributes:
-        share: The share of the clip that counts as its start, and as its end.
+        share: The share of the clip that counts as its start, and the share that counts as its end.
     """
 
     share: float = 0.2

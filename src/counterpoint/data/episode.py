@@ -19,11 +19,11 @@ from counterpoint.errors import BadInputError, require
 Array = NDArray[Any]
 
 Segment = tuple[int, str]
-"""The first step of a part of an episode that has a task of its own, and that task in words."""
+"""A part of an episode with a task of its own: the number of its first step, and the task in words."""
 
 
 def task_of(segments: Sequence[Segment]) -> str:
-    """Return the task of a whole episode: the different tasks of its segments, in order."""
+    """Return the task of a whole episode in words: the different tasks of its segments, in order."""
     return "; ".join(dict.fromkeys(words for _, words in segments if words))
 
 
@@ -36,7 +36,7 @@ class EpisodeInfo:
         instruction: The task in words; empty when the source has none.
         fps: Frames a second.
         success: True when the episode succeeded; `None` where the source does not say.
-        segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is one task.
+        segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is only one task.
     """
 
     length: int
@@ -48,18 +48,18 @@ class EpisodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A frozen trajectory that is checked when it is made.
+    """An immutable trajectory, whose parts are checked when it is created.
 
     Attributes:
         frames: Images of each camera by its name, uint8 [T, H, W, 3], RGB in [0, 255].
         instruction: The task in words; empty when unknown.
         timestamps: Seconds since the start, float64 [T], strictly increasing.
-        actions: float32 [T, A], or `None` (videos of people have none).
+        actions: float32 [T, A], or `None` (as for videos of people).
         state: Proprioception, float32 [T, S], or `None`.
         success: True when the episode succeeded; `None` where that is not recorded.
         rewards: Reward of each action, float32 [T], or `None`.
         environment_state: State of the surroundings, such as poses of objects, float32 [T, E], or `None`.
-        segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is one task.
+        segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is only one task.
         depth: Depth images of each depth camera by its name, [T, H, W]: distances as uint16 in millimetres or as
             float32 in metres.
 
@@ -123,7 +123,7 @@ class Episode:
 
 
 def check_finite(where: str, values: Array) -> None:
-    """Refuse numbers [T, ...] that are not all finite; the error names the first such step."""
+    """Refuse numbers [T, ...] if any is not finite; the error names the first step with such a number."""
     for step, *_ in np.argwhere(~np.isfinite(values))[:1]:
         found = f"a value that is not finite at step {step}"
         raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
@@ -155,7 +155,7 @@ class GoalEpisode:
     Attributes:
         observations: float32 [T + 1, O], or uint8 [T + 1, H, W, C].
         achieved: Goal coordinates of every state, [T + 1, *G].
-        commanded: The goal that the episode was to reach, [*G].
+        commanded: The goal that the agent was to reach in the episode, [*G].
         actions: float32 [T, A] in [-1, 1], or int64 [T].
         rewards: float32 [T].
         success: bool [T], True where a transition ended at the goal; `None` where that is not recorded.

@@ -40,7 +40,7 @@ TOLERANCE = 1e-6
 
 
 def check_episode(spaces: Spaces, episode: GoalEpisode) -> GoalEpisode:
-    """Check one episode against `spaces`, and return it in the types it is stored in.
+    """Check one episode against `spaces`, and return it with arrays of the types that the buffer stores.
 
     Raises:
         BadInputError: When the episode has fewer than two states, a shape or type is wrong, a number is not finite, or
@@ -66,7 +66,7 @@ def _checked(where: str, values: Array, shape: tuple[int, ...]) -> Array:
     if len(shape) >= 3:
         require(values.dtype == np.uint8, where, values.dtype, "images as uint8 in [0, 255]", "convert them first")
         return values
-    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused below
+    with np.errstate(over="ignore"):  # numbers too large for float32 become infinite and are refused below
         values = values.astype(np.float32)
     for bad in np.argwhere(~np.isfinite(values))[:1].tolist():
         raise BadInputError(where, f"NaN or infinity at {tuple(bad)}", "finite numbers", "drop or repair the episode")
@@ -85,7 +85,7 @@ def _actions(spaces: Spaces, actions: Array, T: int) -> Array:
 
 
 FIELDS = ("start", "length", "terminated", "checksum")
-"""The numbers kept of each episode: its first row, T, whether it terminated (0 or 1), and a CRC-32 of its rows."""
+"""The numbers kept for each episode: its first row, T, whether it terminated (0 or 1), and a CRC-32 of its rows."""
 
 
 class Rows:
@@ -124,7 +124,7 @@ class Rows:
         for name, row in columns.items():
             with files[name].open("ab") as file:
                 file.truncate(self.count * row.itemsize)
-                # Reserve the space now: a mapped file that grows on a full disk ends its process without a message.
+                # Reserve the space now: a mapped file that grows on a full disk kills the process without a message.
                 if hasattr(os, "posix_fallocate"):  # not on macOS
                     os.posix_fallocate(file.fileno(), 0, self.count * row.itemsize)
             self._arrays[name] = np.memmap(files[name], row.base, mode="r+", shape=(self.count, *row.shape))
@@ -176,12 +176,14 @@ class ReplayBuffer(EpisodeStore):
     Args:
         spaces: Shapes of states, goals and actions. Shapes of three axes are images, kept as uint8.
         capacity: Maximum number of transitions held.
-        folder: Folder for memory-mapped rows, for images and to continue a run; `None` keeps the rows in memory.
-        slack: Number of transitions that can be added after a `cursor` was taken before rows that it refers to are
-            lost.
+        folder: Folder for memory-mapped rows, for images and for runs that are to be resumed; `None` keeps the rows in
+            memory.
+        slack: Number of transitions that can be added after a `cursor` is taken, before rows that the cursor refers to
+            are lost.
         shortest: Shortest episode, in transitions, for which room is planned. With shorter episodes the buffer holds
             fewer transitions than `capacity`, and `slack` is used up sooner.
-        goal_is_observation: True if goals are whole observations, which are then stored once; `achieved` is not read.
+        goal_is_observation: True if goals are whole observations. They are then stored once, and `achieved` is not
+            read.
         action_bounds: [2, A], the action bounds of the data before they were scaled; kept as an attribute.
 
     Raises:
@@ -226,25 +228,25 @@ class ReplayBuffer(EpisodeStore):
 
     @property
     def lengths(self) -> Integers:
-        """T of every stored episode, the oldest first."""
+        """The length T of every stored episode, the oldest first."""
         lengths: Integers = self._episodes[1]
         return lengths
 
     @property
     def episodes(self) -> tuple[EpisodeInfo, ...]:  # type: ignore[override]
-        """Lengths of the episodes held, the oldest first."""
+        """Descriptions of the stored episodes, the oldest first."""
         return tuple(EpisodeInfo(length, "", 1.0) for length in self.lengths.tolist())
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest that changes with the transitions held, the goals and the order of episodes."""
+        """Hex digest that changes with the stored transitions, their goals and the order of episodes."""
         return hashlib.sha256(json.dumps(self.cursor()["episodes"]).encode()).hexdigest()
 
     def append(self, episode: GoalEpisode) -> None:
         """Add one episode; the oldest episodes are dropped until there is room.
 
         Raises:
-            BadInputError: When the episode is too short, too long or of other shapes, or holds numbers that are not
+            BadInputError: When the episode is too short or too long, has other shapes, or holds numbers that are not
                 finite or actions out of range. The buffer is then unchanged.
         """
         if self._goal == "observation":
@@ -264,7 +266,7 @@ class ReplayBuffer(EpisodeStore):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read one column at steps of many episodes; see `EpisodeStore`."""
+        """Read one column at steps of many episodes; see `EpisodeStore.gather`."""
         start, length, terminated, _ = self._episodes
         if source == "terminated":
             ended: Array = (terminated[episodes] == 1) & (steps == length[episodes] - 1)
@@ -280,11 +282,11 @@ class ReplayBuffer(EpisodeStore):
         return bool(rewards.size) and bool((rewards != rewards[0]).any())
 
     def cursor(self) -> dict[str, Any]:
-        """Return the state that sampling depends on in addition to the rows, as JSON values."""
+        """Return the state of the buffer without its rows, as JSON values; sampling depends on both."""
         return {"head": self._head, "episodes": dict(zip(FIELDS, self._episodes.tolist(), strict=True))}
 
     def restore(self, cursor: dict[str, Any]) -> None:
-        """Return to the state of a `cursor`: sampling then repeats bit by bit.
+        """Return to the state of a `cursor`; sampling from there gives the same batches bit by bit.
 
         Raises:
             BadInputError: When rows that the cursor refers to are missing or have changed. The buffer is then

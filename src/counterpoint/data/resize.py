@@ -16,29 +16,29 @@ from counterpoint.data.views import Integers, StoreView
 from counterpoint.errors import require
 
 Fit = Literal["square", "shorter"]
-"""`square` squeezes the whole view to size x size; `shorter` keeps the aspect, the shorter side is `size`."""
+"""`square` squeezes the whole view to size x size; `shorter` keeps the aspect ratio, and the shorter side is `size`."""
 
 _BICUBIC = Image.Resampling.BICUBIC
-_FEW = 16  # frames up to which starting threads costs more than it saves
+_FEW = 16  # number of frames up to which starting threads costs more than it saves
 
 
 def resized_shape(height: int, width: int, size: int, fit: Fit) -> tuple[int, int]:
-    """Return height and width of a resized frame."""
+    """Return the height and width of a resized frame."""
     scale = size / min(height, width)
     return (size, size) if fit == "square" else (round(height * scale), round(width * scale))
 
 
 def as_rgb(where: str, images: Array, lead: int = 1) -> Array:
-    """Return images with three channels, which come last, of the same dtype.
+    """Return images with three channels on the last axis, in the same dtype.
 
     Args:
         where: The place for errors.
-        images: uint8 or float [*lead, H, W, C] or [*lead, C, H, W] with 3 channels, 1 (grey, which is repeated) or 4
-            (the fourth, alpha, is left out); or grey [*lead, H, W].
-        lead: The number of axes before those of one image.
+        images: uint8 or float, [*lead, H, W, C] or [*lead, C, H, W]; or grey [*lead, H, W]. C is 3, 1 (grey, which is
+            repeated) or 4 (alpha, the fourth channel, is left out).
+        lead: The number of axes before those of a single image.
 
     Raises:
-        BadInputError: If the shape is another, or the dtype is, such as uint16 for depth.
+        BadInputError: If the shape or the dtype is another one, such as uint16 for depth.
     """
     axis = channel_axis(images.shape[lead:])
     found, expected = f"images {images.dtype} {list(images.shape)}", "uint8 or float with 1, 3 or 4 channels"
@@ -49,7 +49,7 @@ def as_rgb(where: str, images: Array, lead: int = 1) -> Array:
 
 
 def channel_axis(shape: Sequence[int]) -> int | None:
-    """Return the axis, -1 or -3, of an image's channels, -1 also for [H, W]; `None` for the shape of no image."""
+    """Return the axis of an image's channels: -1 (also for grey [H, W]) or -3; `None` if this is no image's shape."""
     if len(shape) == 2:
         return -1
     axes = [axis for count in (3, 4, 1) for axis in (-1, -3) if len(shape) == 3 and shape[axis] == count]
@@ -57,7 +57,7 @@ def channel_axis(shape: Sequence[int]) -> int | None:
 
 
 def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
-    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames that have the size already are kept.
+    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames that already have the size are kept.
 
     Args:
         frames: uint8 [N, H, W, 3].
@@ -81,7 +81,7 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
 
 
 class ResizedStore(StoreView):
-    """Another store at training size: only the frames that are asked for are read, decoded and resized.
+    """A view of another store at training size: only requested frames are read, decoded and resized.
 
     Pixels equal those of the training store of the same size. Nothing is written to disk or kept in memory.
 
@@ -106,12 +106,12 @@ class ResizedStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The source's digest with size, rule and cameras."""
+        """Hex digest of the source's fingerprint, the size, the resize rule and the cameras."""
         about = f"{self.stores[0].fingerprint}{self.size}{self.fit}{self.cameras}"
         return hashlib.sha256(about.encode()).hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]; an unknown camera is refused."""
+        """Return the images, uint8 [N, H, W, 3]; refuse an unknown camera."""
         return resize(super().frames(episode, indices, camera), self.size, self.fit)
 
     def _camera(self, camera: str | None) -> str:
@@ -121,7 +121,7 @@ class ResizedStore(StoreView):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read steps of many episodes; each frame that is asked for is decoded once."""
+        """Read steps of many episodes; each requested frame is decoded once."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         return EpisodeStore.gather(self, source, episodes, steps, camera=camera, out=out)

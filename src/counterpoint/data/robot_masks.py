@@ -1,7 +1,7 @@
 """Robot masks mark the pixels of an image that show the robot; this module reads, converts and examines them.
 
 A mask is stored as one more camera. The mask of `agentview` is `agentview_mask`: uint8 [N, H, W, 3] with three equal
-channels, 0 off the robot and 255 on it. So every format, training store and sampler treats masks as images, and a data
+channels, 0 off the robot and 255 on it. So all formats, training stores and samplers treat masks as images, and a data
 set without masks is no special case.
 """
 
@@ -47,7 +47,7 @@ def binary_mask(frames: UInt8[NDArray[np.uint8], "*lead H W 3"]) -> Bool[NDArray
 
 
 def mask_frames(mask: Bool[NDArray[np.bool_], "*lead H W"]) -> UInt8[NDArray[np.uint8], "*lead H W 3"]:
-    """Return a mask as a store gives it: the reverse of `binary_mask`."""
+    """Return a mask in the form in which stores keep it: the reverse of `binary_mask`."""
     grey = mask.astype(np.uint8) * 255
     return np.repeat(grey[..., None], 3, axis=-1)
 
@@ -57,8 +57,8 @@ def as_mask(where: str, values: NDArray[Any]) -> Bool[NDArray[np.bool_], "*lead 
 
     Args:
         where: The file's name in errors.
-        values: bool or integers: 0 off the robot, and 1 or 255 on it. Arrays of three or more dimensions may end in a
-            colour axis of size 3 or 4, whose first three channels are equal.
+        values: Booleans or integers: 0 off the robot, and 1 or 255 on it. Arrays of three or more dimensions may end in
+            a colour axis of size 3 or 4, whose first three channels are equal.
 
     Raises:
         BadInputError: When there are other values.
@@ -80,7 +80,7 @@ def as_mask(where: str, values: NDArray[Any]) -> Bool[NDArray[np.bool_], "*lead 
 
 
 def constant(mask: Array) -> str | None:
-    """Return `empty` or `full` if all pixels of a mask, bool [T, H, W], are: such a mask separates nothing."""
+    """Return `empty` or `full` if no or all pixels of a mask, bool [T, H, W], show the robot; otherwise `None`."""
     return "full" if mask.all() else None if mask.any() else "empty"
 
 

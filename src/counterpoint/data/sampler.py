@@ -1,7 +1,7 @@
-"""Batches: only a bound spec, a store and a seed decide the batch of every step and the order of batches.
+"""The sampler of batches: the batch of every step depends only on a bound spec, a store and a seed.
 
 A whole batch is drawn at once from streams keyed on (seed, step, name), and each rank reads its own rows. So 0, 1 or 4
-workers and 1, 2 or 4 ranks give the same global batches, and a run resumes at step k by reading step k.
+workers, and 1, 2 or 4 ranks, give the same global batches, and a run resumes at step k by reading step k.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 
 class Sampler(Dataset[dict[str, Any]]):
-    """Serves a spec from a store, batch by batch.
+    """A data set of batches: for each step, it reads from a store what a spec asks for.
 
     A batch of b samples (a rank's share) holds the spec's reads and transforms. The other keys depend on the index:
 
@@ -37,18 +37,19 @@ class Sampler(Dataset[dict[str, Any]]):
       clip is padded; `instruction` (b strings), `instruction_id` (equal for equal text), `episode`, `sample` and
       `length`, int64 [b];
     - anchors: `frames` uint8 [b, V, C S, H, W, 3], one view per offset, negatives appended; `frames_valid` bool
-      [b, V], False where an offset lay before the first step or a negative fills a gap; `near_valid` bool [b, N];
+      [b, V], False where an offset lies before the first step or a negative only fills a gap; `near_valid` bool [b, N];
       `masks` bool [b, V, C, H, W], all False for a camera without masks; `actions` float32 [b, K, A], zeros beyond a
       task's own dimensions, with `action_mask` bool [b, A] and `actions_valid` bool [b, K]; `rewards` [b, K] and
-      `state` [b, offsets, P] float32; `instruction`, its number `task`, `episode`, `step` (the anchor's), `sample`;
+      `state` [b, offsets, P] float32; `instruction` and its number `task`; the numbers `episode`, `step` (of the
+      anchor) and `sample`;
     - transitions: the keys of `counterpoint.data.spec.TRANSITION_READS`.
 
     Args:
-        store: Episodes; from a store that grows, each step draws from the episodes that the store then has.
+        store: The episodes. If the store grows, each step draws from the episodes that are in the store at that time.
         bound: The spec, bound to the training data.
         batch_size: B, samples per batch over all ranks; a multiple of `world_size`.
         seed: The run's seed.
-        rank: This process's number.
+        rank: This process's number, from 0.
         world_size: Number of processes that share each batch.
         workers: Worker processes that prepare batches; 0 prepares them in this process.
 
@@ -102,14 +103,14 @@ class Sampler(Dataset[dict[str, Any]]):
 
     @property
     def table(self) -> Table:
-        """The samples that can be drawn now."""
+        """The table of the samples that can be drawn now."""
         if self.store.version != self._version:
             self._table, self._version = self._new_table(), self.store.version
         return self._table
 
     @property
     def epoch_size(self) -> int:
-        """Samples of one pass: clips (or distinct instructions), anchors of all usable episodes, or transitions."""
+        """Number of samples per epoch: clips (or distinct instructions), anchors of usable episodes, or transitions."""
         return len(self.table)
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
@@ -124,8 +125,8 @@ class Sampler(Dataset[dict[str, Any]]):
             num_workers=self.workers,
             prefetch_factor=4 if self.workers else None,
             pin_memory=torch.cuda.is_available(),
-            # Without its own generator it would draw from the global stream, which must not change if a run is to
-            # resume.
+            # Without its own generator the loader would draw from the global stream, which must not change if a run is
+            # to be resumed.
             generator=torch.Generator(),
         )
 

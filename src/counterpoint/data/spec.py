@@ -16,7 +16,7 @@ from counterpoint.errors import require
 
 Item = TypeVar("Item")
 Index = Clips | Anchors | Transitions
-"""A rule that chooses samples."""
+"""A rule that chooses the samples of a batch."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Read:
 
     Attributes:
         source: `frames`, `masks` (the robot in each image), or a vector that the store has.
-        at: Name of the index's draw.
-        stack: S, frames per observation: [..., C S, H, W, 3], the S frames of the first camera first. Before the
-            episode's start, its first frame is repeated. 0 reads single frames, without that axis.
+        at: Name of the index's draw, which gives the steps to read.
+        stack: S, the number of frames per observation. The tensor is [..., C S, H, W, 3], with the S frames of the
+            first of C cameras first. Before the episode's start, its first frame is repeated. 0 reads single frames,
+            without the axis C S.
     """
 
     source: str
@@ -46,7 +47,7 @@ TRANSITION_READS = {
     "reward": Read("reward", "transition"),
     "terminated": Read("terminated", "transition"),
 }
-"""The reads of a replay buffer by batch key; a batch with `future_goal` holds its `future_offset` too."""
+"""The reads of a replay buffer, by batch key; a batch with `future_goal` also holds its `future_offset`."""
 
 SEQUENCE_READS = {f"sequence_{source}": Read(source, "sequence") for source in ("observation", "action", "return")}
 
@@ -58,7 +59,7 @@ class Spec:
     Attributes:
         index: The rule that chooses samples: `Clips`, `Anchors` or `Transitions`.
         reads: The tensor to read for each key of the batch.
-        transforms: The random numbers to draw for each key of the batch: changes of `frames`, and noise.
+        transforms: The random numbers to draw for each key of the batch: for augmentations of `frames`, or noise.
         beside: Specs of auxiliary objectives by name; their keys become `name.key`. Each spec has its own seed, so that
             adding one does not change the draws of the others.
     """
@@ -106,8 +107,8 @@ class Spec:
             stack: S, frames per observation.
             shift: Maximum random shift of each view, in pixels; 0 for none.
             shift_together: Shift all views of a sample by the same amount.
-            crop: Side of a random window, in pixels; 0 for none.
-            first_action: Shift of the actions.
+            crop: Side of a random window cut out of each image, in pixels; 0 for none.
+            first_action: Shift of the actions: they begin at a_{t+first_action}.
             past_end: Number of steps that actions may reach past the episode's end.
             masks: Read the robot's mask of each view's newest image.
             rewards: Read r_t ... r_{t+K-1}.
@@ -131,7 +132,7 @@ class Spec:
     ) -> Spec:
         """Return the spec of transitions from a replay buffer, with some keys of `TRANSITION_READS`.
 
-        With `sequence` = K it reads the K steps that end at each transition too: `sequence_observation`,
+        With `sequence` = K, the K steps that end at each transition are read too: `sequence_observation`,
         `sequence_action`, `sequence_return` (undiscounted sum of the data's rewards from that step to the end),
         `sequence_step` and `sequence_valid`, all [B, K, ...].
         """
@@ -155,19 +156,19 @@ class Spec:
         return replace(self, transforms=_without(self.transforms, "crop") | ({"crop": Crop(size)} if size else {}))
 
     def with_transform(self, key: str, transform: Transform) -> Spec:
-        """Return a copy with another transform."""
+        """Return a copy in which `transform` is added or replaced under `key`."""
         return replace(self, transforms={**self.transforms, key: transform})
 
     def with_index(self, **changes: Any) -> Spec:
-        """Return a copy with changed settings of the index."""
+        """Return a copy in which settings of the index are changed."""
         return replace(self, index=replace(self.index, **changes))
 
     def with_read(self, key: str, read: Read | None) -> Spec:
-        """Return a copy with another read; `None` removes the read."""
+        """Return a copy in which `read` is added or replaced under `key`; `None` removes it."""
         return replace(self, reads=_without(self.reads, key) | ({key: read} if read else {}))
 
     def on_features(self, rows: int) -> Spec:
-        """Return a copy that reads `features` instead of `frames`, with one of `rows` augmented rows per sample."""
+        """Return a copy that reads `features` instead of `frames`; one of their `rows` is drawn per sample."""
         read = self.reads["frames"]
         kept = {key: draw for key, draw in self.transforms.items() if not key.startswith("frames.")}
         kept |= {"features.row": Row(rows)} if rows > 1 else {}
@@ -182,12 +183,13 @@ class Spec:
         action_dim: int | None = None,
         tasks: Mapping[Task, int] | None = None,
     ) -> BoundSpec:
-        """Fix the action width, cameras and task numbers by the training data, so that validation data get the same.
+        """Return the spec with the cameras, action width and task numbers of the training data, for use on any data.
 
         Args:
             store: Training episodes.
             cameras: Cameras of `frames`; the store's first by default.
-            action_dim: A, if it is larger than in the data; further dimensions are zero and masked.
+            action_dim: A, the number of action dimensions, if larger than in the data; the additional dimensions are
+                zero and masked.
             tasks: Tasks that already have a number; further tasks are numbered after them.
 
         Raises:
@@ -206,12 +208,12 @@ def _without(items: Mapping[str, Item], key: str) -> dict[str, Item]:
 
 @dataclass(frozen=True)
 class BoundSpec:
-    """A spec with the facts that follow from the training data.
+    """A spec, together with the facts that follow from the training data.
 
     Attributes:
         spec: The spec.
-        cameras: Cameras that `frames` shows, in order.
-        action_dim: A; `None` where no actions are read.
+        cameras: Cameras whose images `frames` holds, in order.
+        action_dim: A, the number of action dimensions; `None` if no actions are read.
         tasks: The number of each task.
     """
 

@@ -18,7 +18,7 @@ from counterpoint.errors import BadInputError, require, require_known
 Integers = NDArray[np.int64]
 
 Cameras = str | Sequence[str] | None
-"""A camera, several in the order wanted, or `None` for the store's first."""
+"""One camera, several cameras in the order wanted, or `None` for the store's first camera."""
 
 
 VECTORS = ("timestamps", "actions", "state", "environment_state", "rewards", "features")
@@ -26,15 +26,15 @@ VECTORS = ("timestamps", "actions", "state", "environment_state", "rewards", "fe
 
 
 class EpisodeStore:
-    """The base of all stores: lengths first, pixels on demand.
+    """The base class of all stores: the lengths of episodes are known at once, and pixels are read on demand.
 
-    A store implements `frames` and either `_values` or those of the methods below it for which it has data.
+    A store implements `frames`, and either `_values` or the methods (`actions`, `state`, ...) for which it has data.
 
     Attributes:
         episodes: Descriptions of the episodes, in order, read without decoding anything.
         cameras: Names of the colour cameras; the first is the default.
         depth_cameras: Names of the depth cameras, whose images are read by `depth`; the first is the default.
-        version: A number that changes with the episodes of a store that grows.
+        version: For a store that grows, a number that changes whenever its episodes do.
     """
 
     episodes: Sequence[EpisodeInfo]
@@ -49,7 +49,7 @@ class EpisodeStore:
 
     @cached_property
     def lengths(self) -> Integers:
-        """T of every episode."""
+        """The length T of every episode, int64 [E]."""
         return np.array([info.length for info in self.episodes], np.int64)
 
     @cached_property
@@ -61,20 +61,20 @@ class EpisodeStore:
         return {}
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3] at the N step `indices` (in range, any order, repeats allowed)."""
+        """Return the images, uint8 [N, H, W, 3], at the N step `indices` (in range, any order, repeats allowed)."""
         raise NotImplementedError
 
     def recording(self, episode: int) -> Hashable:
-        """Return the recording that an episode is a part of: itself, or a file that holds several episodes."""
+        """Return the recording that an episode belongs to: the episode itself, or a file with several episodes."""
         return episode
 
     def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return the distances [N, H, W] that a depth camera measured at the N step `indices`.
 
-        The dtype says the unit: uint16 is in millimetres, float32 in metres. Most sensors give 0 for "not measured".
+        The dtype gives the unit: uint16 is in millimetres, float32 in metres. Most sensors give 0 for "not measured".
 
         Raises:
-            BadInputError: When the data have no such depth camera, or its images are damaged.
+            BadInputError: When the depth camera does not exist, or its images are damaged.
         """
         raise NotImplementedError
 
@@ -82,31 +82,34 @@ class EpisodeStore:
         return None
 
     def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], seconds since the episode's start."""
+        """Return the time of each step, float64 [T], in seconds since the episode's start."""
         return cast(Array, self._values("timestamps", episode))
 
     def actions(self, episode: int) -> Array | None:
-        """Return float32 [T, A], or `None`."""
+        """Return the actions, float32 [T, A], or `None`."""
         return cast(Array | None, self._values("actions", episode))
 
     def state(self, episode: int) -> Array | None:
-        """Return float32 [T, S], or `None`."""
+        """Return the proprioception, float32 [T, S], or `None`."""
         return cast(Array | None, self._values("state", episode))
 
     def environment_state(self, episode: int) -> Array | None:
-        """Return float32 [T, E], the state of the surroundings, or `None`."""
+        """Return the state of the surroundings, float32 [T, E], or `None`."""
         return cast(Array | None, self._values("environment_state", episode))
 
     def rewards(self, episode: int) -> Array | None:
-        """Return float32 [T], the reward of each step's action, or `None`."""
+        """Return the reward of each step's action, float32 [T], or `None`."""
         return cast(Array | None, self._values("rewards", episode))
 
     def features(self, episode: int) -> Array | None:
-        """Return a frozen network's features of each frame, float32 [T, A, E], or `None`; A - 1 of A are augmented."""
+        """Return a frozen network's features of each frame, float32 [T, A, E], or `None`.
+
+        The first of the A rows is that of the unchanged frame, the others are those of augmented frames.
+        """
         return cast(Array | None, self._values("features", episode))
 
     def column(self, source: str) -> Array:
-        """Return a vector of all steps of all episodes, end to end; joined once and kept.
+        """Return one of `VECTORS` for all steps of all episodes, end to end; it is joined once and kept.
 
         Raises:
             BadInputError: When an episode lacks the vector, or its dimensions differ from those of episode 0.
@@ -129,16 +132,16 @@ class EpisodeStore:
 
         Args:
             source: `frames`, or one of `VECTORS`.
-            episodes: [B], any order, repeats allowed.
-            steps: [B, ...], each inside its episode.
+            episodes: The episode of each sample, [B], in any order; repeats allowed.
+            steps: Steps of each sample's episode, [B, ...].
             camera: Camera of `frames`; the store's first by default.
-            out: Contiguous memory for `frames`.
+            out: Contiguous array that receives `frames`; by default a new one.
 
         Returns:
-            [B, ..., *shape of one step].
+            The values, [B, ..., *shape of one step].
 
         Raises:
-            BadInputError: When the data lack the source, or an episode's frames or vectors have another size.
+            BadInputError: When the data lack the source, or frames or vectors differ in size between episodes.
         """
         if source != "frames":
             return self.column(source)[spread(self._starts[episodes], steps) + steps]
@@ -167,7 +170,7 @@ def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others:
 
 
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    """Return the names in `VECTORS` that an episode has."""
+    """Return the vectors of an episode by their names in `VECTORS`, without those that it lacks."""
     parts = {name: getattr(store, name)(episode) for name in VECTORS}
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -202,7 +205,7 @@ def camera_names(
 
 
 def check_camera(camera: str, store: EpisodeStore, known: Sequence[str] | None = None) -> None:
-    """Refuse a camera that is not one of a store's colour cameras, or of those in `known`."""
+    """Refuse a camera that is not one of `known`, by default the store's colour cameras."""
     known = store.cameras if known is None else known
     if camera in store.depth_cameras:
         expected = f"one of the colour cameras: {', '.join(known) or 'none'}"
@@ -233,12 +236,12 @@ def frames_in_chunks(
         store: The store.
         episode: The episode.
         camera: The camera.
-        steps: Some steps; by default all.
+        steps: The steps to read; by default all.
         count: The number of frames in a chunk.
         read: `store.depth` for the images of a depth camera; by default `store.frames`.
 
     Yields:
-        uint8 [n, H, W, 3]; of a depth camera, distances [n, H, W].
+        Images uint8 [n, H, W, 3], or the distances [n, H, W] of a depth camera.
     """
     read = store.frames if read is None else read
     wanted = np.arange(store.episodes[episode].length) if steps is None else steps
@@ -255,7 +258,7 @@ class MemoryStore(EpisodeStore):
     """Episodes held in memory.
 
     Args:
-        episodes: At least one episode; all with the same cameras, and depth cameras, in the same order.
+        episodes: One or more episodes, all with the same cameras and depth cameras in the same order.
         fps: Frames a second.
     """
 
@@ -285,11 +288,11 @@ class MemoryStore(EpisodeStore):
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         return self._episodes[episode].frames[camera or self.cameras[0]][indices]
 
     def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return distances [N, H, W]; see `EpisodeStore.depth`."""
+        """Return the distances [N, H, W]; see `EpisodeStore.depth`."""
         return self._episodes[episode].depth[camera or self.depth_cameras[0]][indices]
 
     def _values(self, source: str, episode: int) -> Any:
@@ -297,13 +300,13 @@ class MemoryStore(EpisodeStore):
 
 
 class OutputPool:
-    """Memory for batches. A large piece is reused once no array or tensor holds it.
+    """A pool of memory for batches: a large piece is reused once no array or tensor refers to it.
 
     Fresh memory costs a page fault per page; for a batch of images, the faults take longer than the copy.
 
     Attributes:
-        large: Size in bytes from which on memory is reused.
-        spare: Maximum number of unused pieces of each size.
+        large: Size in bytes from which on pieces are reused.
+        spare: Maximum number of unused pieces kept of each size.
     """
 
     large, spare = 1 << 20, 8
@@ -312,7 +315,7 @@ class OutputPool:
         self._free: dict[int, list[bytearray]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any = np.uint8) -> NDArray[Any]:
-        """Return an array as `np.empty` does."""
+        """Return an uninitialised array, as `np.empty` does."""
         need = math.prod(shape) * np.dtype(dtype).itemsize
         if need < self.large:
             return np.empty(shape, dtype)

@@ -7,7 +7,7 @@ An episode of T transitions holds T + 1 states::
     transition   0    1    2   ...  T-1        transition t = (s_t, a_t, s_{t+1})
 
 The future of transition t is s_{t+k}, with k = 1, 2, ... drawn with probability (1 - gamma) gamma^(k - 1)
-(TD InfoNCE, Eq. 3). Because an episode ends, only k <= T - t exists; `Tail` names the rule for larger k.
+(TD InfoNCE, Eq. 3). Because the episode ends, the state exists only for k <= T - t; `Tail` names the rule for larger k.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ Tail = Literal["renormalise", "clip", "reject"]
 
 @dataclass(frozen=True)
 class Transitions:
-    """Transitions drawn with replacement. Draws: `transition`, `next`, `future`, `random` and `sequence`.
+    """An index that draws transitions with replacement. Draws: `transition`, `next`, `future`, `random` and `sequence`.
 
     Attributes:
         discount: gamma of the geometric distribution of futures, in [0, 1).
         tail: The rule for futures beyond the end of an episode.
-        sequence: K of the draw `sequence`: the K steps that end at the transition, step 0 repeated on the left.
+        sequence: K, the number of steps of the draw `sequence`, which ends at the transition. Before the episode's
+            start, step 0 is repeated.
     """
 
     discount: float = 0.99
@@ -101,8 +102,8 @@ class TransitionTable:
     def transitions(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw transitions uniformly; under `reject` with probability proportional to 1 - gamma^(T - t).
 
-        The rule of `reject` equals drawing a transition uniformly and its future geometrically, and redrawing both
-        until the future lies inside the episode. The probability that it does is 1 - gamma^(T - t).
+        The rule of `reject` is equivalent to drawing a transition uniformly and its future geometrically, and redrawing
+        both until the future lies inside the episode. The probability that it does is 1 - gamma^(T - t).
 
         Returns:
             Episode and step of each transition, int64 [count].
@@ -113,7 +114,7 @@ class TransitionTable:
         drawn = np.searchsorted(ends, rng.random(count) * ends[-1], side="right")
         episode = np.minimum(drawn, len(ends) - 1)
         length = self._lengths[episode]
-        # weights[m] is the sum over 1..m, so the first m beyond the drawn share has the probability stated above.
+        # weights[m] is a sum over 1..m, so the first m whose sum exceeds the drawn share has the stated probability.
         remaining = np.searchsorted(self._weights, rng.random(count) * self._weights[length], side="right")
         return episode, length - np.minimum(remaining, length)
 
@@ -127,9 +128,9 @@ def future_offsets(
 ) -> Int[Integers, " B"]:
     """Draw offsets k of future states, by the inverse of their distribution function.
 
-    `renormalise`: P(k) = (1 - gamma) gamma^(k-1) / (1 - gamma^m) for k = 1..m. `clip`: min(k, m) of an unbounded k.
-    `reject`: as `renormalise`, because an unbounded k that is known to be at most m has that distribution. The two
-    rules keep different transitions (`TransitionTable.transitions`).
+    `renormalise`: P(k) = (1 - gamma) gamma^(k-1) / (1 - gamma^m) for k = 1..m. `clip`: min(k, m) for an unbounded k.
+    `reject`: as `renormalise`, because an unbounded k that is known to be at most m has that distribution.
+    `renormalise` and `reject` keep different transitions (`TransitionTable.transitions`).
 
     Args:
         remaining: m = T - t of each transition, at least 1.
@@ -143,7 +144,7 @@ def future_offsets(
     rate = math.log(discount) if discount > 0 else -math.inf
     uniform = rng.random(len(remaining))
     mass = 1.0 if tail == "clip" else -np.expm1(rate * remaining)
-    steps = np.minimum(np.log1p(-uniform * mass) / rate, remaining - 1)  # floats that may exceed any integer
+    steps = np.minimum(np.log1p(-uniform * mass) / rate, remaining - 1)  # floats, which may exceed the largest integer
     return steps.astype(np.int64) + 1
 
 

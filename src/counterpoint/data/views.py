@@ -26,12 +26,12 @@ _BLOCK = 16  # samples copied at a time
 
 
 class StoreView(EpisodeStore):
-    """Episodes of other stores under new numbers.
+    """A view of episodes of other stores, under new numbers.
 
     Args:
         stores: The stores that hold the episodes.
-        owner: int [E], which of `stores` holds each episode.
-        numbers: int [E], the episode's number in that store.
+        owner: int [E], the place in `stores` of the store that holds each episode.
+        numbers: int [E], the number of each episode in that store.
     """
 
     def __init__(self, stores: Sequence[EpisodeStore], owner: Array, numbers: Array) -> None:
@@ -42,17 +42,17 @@ class StoreView(EpisodeStore):
         self.episodes = tuple(stores[store].episodes[number] for store, number in pairs)
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         store = self.stores[int(self._owner[episode])]
         return store.frames(int(self._numbers[episode]), indices, self._camera(camera))
 
     def recording(self, episode: int) -> Hashable:
-        """Return the store's number with the recording in that store."""
+        """Return the number of the store that holds the episode, with the recording in that store."""
         owner = int(self._owner[episode])
         return owner, self.stores[owner].recording(int(self._numbers[episode]))
 
     def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return distances [N, H, W]; see `EpisodeStore.depth`."""
+        """Return the distances [N, H, W]; see `EpisodeStore.depth`."""
         store = self.stores[int(self._owner[episode])]
         return store.depth(int(self._numbers[episode]), indices, camera or next(iter(self.depth_cameras), None))
 
@@ -65,7 +65,7 @@ class StoreView(EpisodeStore):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read frames from the stores that hold them, and vectors as every store does."""
+        """Read frames from the stores that hold them, and vectors from `column`."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         camera = self._camera(camera)
@@ -104,7 +104,8 @@ class SubsetStore(StoreView):
 class SegmentStore(StoreView):
     """A view with one episode for each segment of each episode; episodes without segments stay whole.
 
-    A segment of a successful episode counts as a success. Which segment of a failed episode failed is not known.
+    A segment of a successful episode counts as a success. If an episode with several segments failed, the success of
+    its segments is unknown (`None`), because any of them may have failed.
 
     Args:
         store: The whole store; kept as the attribute `whole`.
@@ -135,11 +136,11 @@ class SegmentStore(StoreView):
         return hashlib.sha256(f"{self.whole.fingerprint}{self.first.tolist()}{self.episodes}".encode()).hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         return super().frames(episode, np.asarray(indices, np.int64) + self.first[episode], camera)
 
     def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return distances [N, H, W]; see `EpisodeStore.depth`."""
+        """Return the distances [N, H, W]; see `EpisodeStore.depth`."""
         return super().depth(episode, np.asarray(indices, np.int64) + self.first[episode], camera)
 
     def _values(self, source: str, episode: int) -> Any:
@@ -152,13 +153,13 @@ class SegmentStore(StoreView):
     def gather(
         self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read frames at their steps in the whole episodes, and vectors as every store does."""
+        """Read frames at their steps in the whole episodes, and vectors from `column`."""
         inside = steps + spread(self.first[episodes], steps) if source == "frames" else steps
         return super().gather(source, episodes, inside, camera=camera, out=out)
 
 
 def by_segments(store: EpisodeStore, segments: Segments) -> EpisodeStore:
-    """Return the store as the recipe key `data.segments` says."""
+    """Return the store, or its `SegmentStore`, as the recipe key `data.segments` says."""
     return SegmentStore(store) if segments == "task" else store
 
 
@@ -167,21 +168,21 @@ def _success(info: EpisodeInfo) -> bool | None:
 
 
 def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore:
-    """Return a view of a store with one more vector of all steps, such as features: [all steps, ...]."""
+    """Return a view of a store with one more vector, such as features; `values` has all steps: [all steps, ...]."""
     view = SubsetStore(store, range(len(store.episodes)))
     view._columns[source] = values
     return view
 
 
 class StateStore(StoreView):
-    """Another store whose `state` joins several of its sources side by side.
+    """A view whose `state` joins one or more vectors of another store side by side.
 
     Args:
         store: The whole store.
         sources: `state`, `environment_state`, or both in the order wanted.
 
     Attributes:
-        sources: The number of dimensions of each source.
+        sources: The number of dimensions of each source, by its name.
 
     Raises:
         BadInputError: When an episode lacks one of the sources.
@@ -203,7 +204,7 @@ class StateStore(StoreView):
 
 
 class OneCameraStore(StoreView):
-    """Another store in which `camera` is the only colour camera, and so the default."""
+    """A view of another store in which `camera` is the only colour camera, and therefore the default."""
 
     def __init__(self, store: EpisodeStore, camera: str) -> None:
         check_camera(camera, store)
@@ -236,7 +237,7 @@ class CamerasApart(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The digest of all the views' digests."""
+        """The digest of the fingerprints of all the views, one per camera."""
         return hashlib.sha256("".join(view.fingerprint for view in self.stores).encode()).hexdigest()
 
     def _camera(self, camera: str | None) -> str | None:
@@ -245,7 +246,7 @@ class CamerasApart(StoreView):
 
 
 class MultiTaskStore(StoreView):
-    """Episodes of several domains, one after the other; actions are padded with zeros to the widest domain's.
+    """Episodes of several domains, one after the other; actions are padded with zeros to the widest domain's width.
 
     Args:
         stores: The domains' stores. Their frames have one size, and they share at least one camera.
@@ -307,7 +308,8 @@ def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> 
 
     Args:
         store: Episodes.
-        known: Numbers given already, such as those of the training episodes; further tasks are numbered after them.
+        known: Tasks that already have numbers, such as those of the training episodes; further tasks are numbered after
+            them.
     """
     table = dict(known or {})
     for task in _tasks(store):
@@ -340,7 +342,7 @@ def _tasks(store: EpisodeStore) -> list[Task]:
 
 
 def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Integers]:
-    """Return the store behind any number of views, and the numbers that the view's episodes have in it."""
+    """Return the store behind any number of views, and the number of each episode in that store."""
     if not isinstance(store, StoreView) or isinstance(store, MultiTaskStore):
         return store, np.arange(len(store.episodes))
     whole, indices = _resolved(store.stores[0])

@@ -1,4 +1,4 @@
-"""A network of another library or of the user, with a linear head: its features, its spatial map and the head."""
+"""The backbone: a network of another library or of the user, followed by pooling and a linear head."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Backbone(nn.Module):
         network: A module that maps normalised images [N, 3, S, S] to features [N, E] or a map [N, E, h, w].
         embed_dim: Dimensions of the embedding (D).
         image_size: Side of the images in pixels (S).
-        pool: Side of the grid that the map is averaged to; with 1, the network's output is used.
-        dropout: Share of the features dropped in training.
-        frozen: Keep the network fixed and in evaluation mode.
+        pool: Side of the grid that the spatial map is averaged to; with 1, the network's own output is used.
+        dropout: Share of the features that are dropped in training.
+        frozen: True to keep the network fixed and in evaluation mode.
 
     Attributes:
         width: Number of features per frame.
@@ -62,7 +62,7 @@ class Backbone(nn.Module):
         """Switch dropout on or off; a frozen network stays in evaluation mode."""
         if not self.frozen:
             return super().train(mode)
-        self.training = mode  # without visiting the network's modules, which takes as long as a step of the head
+        self.training = mode  # does not visit the network's modules, which would take as long as a step of the head
         self.dropout.train(mode)
         return self
 

@@ -25,36 +25,41 @@ BINS = 50
 
 
 SLACK = 0.1
-"""Progress by which a success must fall below the threshold before it ends."""
+"""A success ends when progress has fallen below the threshold of success by this amount."""
 
 
 class Calibration(FrozenConfig):
     """A monotone map from the reward to progress, and thresholds of success and of distance from the training data.
 
     Attributes:
-        form: The reward that is mapped: for encoders trained for `potential` or `transition`, the one of the two with
-            the smaller error on the training episodes; otherwise the encoder's form.
-        rewards: Rewards at the map's knots, increasing: the gain since the first frame if the form is `potential` or
-            `goal`, otherwise the reward itself.
+        form: The form of the reward that is mapped. For encoders trained for `potential` or `transition`, it is the one
+            of these two with the smaller error on the training episodes; otherwise it is the encoder's form.
+        rewards: Rewards at the map's knots, in increasing order. If the form is `potential` or `goal`, they are gains
+            since the first frame; otherwise they are the rewards themselves.
         progress: Progress at the knots, never decreasing, in [0, 1].
         success: Minimum progress that counts as success.
-        success_from: Source of `success`: the best F1 on unseen episodes with enough failures, or, uncalibrated, the
-            quantile `success_quantile` of the final progress of successes.
+        success_from: How `success` was chosen: as the threshold with the best F1 on unseen episodes, if there were
+            enough failures; otherwise (uncalibrated) as the quantile `success_quantile` of the final progress of
+            successful episodes.
         success_quantile: The quantile used by `success_from`.
         centre: Mean embedding of training frames.
-        scale: Standard deviation of each of the embedding's D numbers.
-        distance: Distance (root mean square of the deviations) above which a frame is unlike the training data.
-        distance_quantile: Share of the frames of `measured_on` with a smaller distance than `distance`.
-        measured_on: Episodes on which the errors and the distance were measured: `cross-fitting`, training episodes
-            judged by models that did not learn from them; validation episodes; or training episodes if neither exist.
+        scale: Standard deviation of each of the D dimensions of the embedding.
+        distance: Distance (root mean square of the deviations from `centre` in units of `scale`) above which a frame is
+            unlike the training data.
+        distance_quantile: Share of the frames of the episodes `measured_on` whose distance is smaller than `distance`.
+        measured_on: Episodes on which the errors and the distance were measured. `cross-fitting`: training episodes,
+            each scored by a model that did not learn from it. `validation`: validation episodes. `training`: training
+            episodes, if the other two are not available.
         episodes: Number of episodes in the regression.
         measured_episodes: Number of successful episodes on which the errors were measured.
         error: Mean absolute error of progress.
-        monotone_rewards: Knots of a second map, from the running maximum of `rewards` to progress that never falls.
+        monotone_rewards: Rewards at the knots of a second map, from the running maximum of the reward to progress that
+            never falls.
         monotone_progress: Progress at these knots.
         monotone_error: Mean absolute error of the second map.
-        error_of_a_ramp: Error of a ramp in time that reaches 1 at the mean length of the training episodes.
-        error_of_a_constant: Error of the constant 0.5.
+        error_of_a_ramp: Mean absolute error of a baseline that rises linearly in time and reaches 1 at the mean length
+            of the training episodes.
+        error_of_a_constant: Mean absolute error of a baseline that is always 0.5.
     """
 
     form: RewardForm
@@ -82,7 +87,7 @@ class Calibration(FrozenConfig):
 
         Args:
             rewards: The rewards.
-            monotone: Return progress that never falls along the last axis, which must be time.
+            monotone: True to return progress that never falls along the last axis, which must be time.
         """
         if monotone:
             furthest = np.maximum.accumulate(rewards, axis=-1)
@@ -91,11 +96,11 @@ class Calibration(FrozenConfig):
 
     @property
     def graded(self) -> bool:
-        """True if failures fixed the threshold of success."""
+        """True if `success` was chosen by the best F1, with the help of failures."""
         return self.success_from == "F1 on unseen episodes"
 
     def success_of(self, progress: Float[Array, " T"]) -> Bool[NDArray[np.bool_], " T"]:
-        """Return the frames of an episode that count as success, without flicker.
+        """Return, as bool [T], which frames of an episode count as success, without flicker.
 
         Success begins when progress reaches `success`, and ends when progress falls by `SLACK` below it.
         """
@@ -104,7 +109,7 @@ class Calibration(FrozenConfig):
         return np.asarray((last >= 0) & reached[last])
 
     def novelty_of(self, embeddings: Float[Array, "T D"]) -> Float[Array, " T"]:
-        """Return each frame's distance from the training data, divided by the threshold; above 1 it is unlike them."""
+        """Return each frame's distance from the training data, divided by `distance`; above 1, the frame is novel."""
         deviations = (embeddings - np.array(self.centre)) / np.array(self.scale)
         return np.asarray(np.sqrt((deviations**2).mean(axis=1)) / self.distance)
 
@@ -112,14 +117,14 @@ class Calibration(FrozenConfig):
 def isotonic(
     x: Float[Array, " N"], y: Float[Array, " N"], weight: Float[Array, " N"], bins: int = BINS
 ) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
-    """Fit a function that never decreases, by least squares: pool adjacent violators (Ayer et al., 1955).
+    """Fit a non-decreasing function by least squares, by pooling adjacent violators (Ayer et al., 1955).
 
     Args:
         x: Inputs.
         y: Targets.
         weight: Weight of each pair, above 0.
-        bins: Maximum number of groups of neighbours, of about equal weight, that are averaged before the fit; equal
-            inputs stay in one group.
+        bins: Maximum number of groups of about equal weight in which neighbouring pairs are averaged before the fit;
+            pairs with equal inputs stay in one group.
 
     Returns:
         Knots of the fitted function, x strictly increasing; the function is linear between knots and constant outside.
@@ -143,9 +148,9 @@ def isotonic(
 
 
 def best_f1(scores: Float[Array, " N"], success: Bool[NDArray[np.bool_], " N"]) -> tuple[float, float]:
-    """Return the threshold with the highest F1 of `scores >= threshold` as a prediction of success, and that F1.
+    """Return the threshold for which `scores >= threshold` predicts success with the highest F1, and that F1.
 
-    Thresholds are midpoints of neighbouring scores; of equally good thresholds, the highest is returned.
+    Thresholds are midpoints of neighbouring scores; if several are equally good, the highest is returned.
 
     Raises:
         BadInputError: If there is no success, or no failure.

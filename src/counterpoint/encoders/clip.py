@@ -1,4 +1,4 @@
-"""CLIP and similar models of open_clip: both towers, or only the image tower."""
+"""Towers of CLIP and similar models of open_clip: both towers, or only the image tower."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClipText(nn.Module):
     Args:
         tower: open_clip's text module.
         name: Name of the open_clip model, which determines the tokenizer.
-        frozen: Keep the tower's weights fixed.
+        frozen: True to keep the tower's weights fixed.
         head: A learned map of the tower's embeddings.
     """
 
@@ -44,7 +44,7 @@ class ClipText(nn.Module):
         device = next(self.parameters()).device
         tokenizer = _tokenizer(self.name)
         for text in {*texts} - self._checked:
-            longer = {"context_length": tokenizer.context_length + 1}  # has a last token where the text is cut
+            longer = {"context_length": tokenizer.context_length + 1}  # one more token: padding, if the text fits
             fits = tokenizer([text], **longer)[0, -1] == tokenizer(["a"], **longer)[0, -1]
             check_length(text, fits, f"{tokenizer.context_length} tokens, which {self.name} reads")
             self._checked.add(text)
@@ -52,7 +52,7 @@ class ClipText(nn.Module):
         return embedded
 
     def tokens(self, text: str) -> tuple[int | None, ...]:
-        """Return the tokens that the tower reads, without padding; `None` is a piece that it does not know."""
+        """Return the tokens that the tower reads, without padding; `None` stands for a piece that it does not know."""
         tokenizer = _tokenizer(self.name)
         found, inner = tokenizer([text])[0].tolist(), getattr(tokenizer, "tokenizer", None)
         pad = getattr(inner, "pad_token_id", 0)
@@ -66,10 +66,10 @@ class ClipText(nn.Module):
 
 
 def build(config: EncoderConfig) -> tuple[ImageTower, ClipText]:
-    """Return both towers of `config.image_model`, without CLIP's learned temperature, which objectives set.
+    """Return both towers of `config.image_model`, without CLIP's learned temperature; objectives have their own.
 
-    With `freeze_image` a linear head follows each tower. Without `embed_dim` both heads start as the identity, so that
-    training starts from CLIP's similarities.
+    With `freeze_image` a linear head follows each tower. If `embed_dim` is not given, both heads start as the identity,
+    so that training starts from CLIP's similarities.
     """
     model = _create(config)
     image = _image_tower(model, config)
@@ -128,7 +128,7 @@ def _create(config: EncoderConfig) -> Any:
                 pretrained=source,
                 force_custom_text=True,
                 force_image_size=config.image_size,
-                force_preprocess_cfg=about,  # open_clip knows it of a tag, but not of a file
+                force_preprocess_cfg=about,  # open_clip knows the preprocessing of a tag, but not of a file
                 pretrained_text=False,
             )
         if where:
@@ -151,7 +151,7 @@ def _create(config: EncoderConfig) -> Any:
 
 
 def _check_names(name: str, tag: str | None) -> None:
-    """Raise if a name is unknown, or if the weights were trained with another activation than the model's."""
+    """Raise `BadInputError` if a name is unknown, or if the weights were trained with another activation function."""
     import open_clip
 
     config = open_clip.get_model_config(name)
@@ -171,7 +171,7 @@ def _check_names(name: str, tag: str | None) -> None:
 
 
 def _load_file(model: nn.Module, path: Path) -> None:
-    """Load a checkpoint by open_clip; raise an error that describes the fault if it cannot be loaded."""
+    """Load a checkpoint with open_clip; raise an error that describes the fault if it cannot be loaded."""
     import open_clip
 
     check_file(path)
@@ -198,7 +198,7 @@ def _tokenizer(name: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence open_clip's warnings about random weights, and about errors that are also raised."""
+    """Silence open_clip's warnings about random weights, and its log messages about errors that it also raises."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -40,23 +40,24 @@ class EncoderConfig(FrozenConfig):
     Fields left `None` get the tower's default when the encoder is built.
 
     Attributes:
-        image: Image tower. `convnet` and `resnet18` are part of this library and train from scratch; `open_clip`
-            and `timm` are any model of those libraries (extras `clip`, `vision`); `module` is your own network.
-            Installed packages can add towers by entry points of the group `counterpoint.encoders`.
+        image: Image tower. `convnet` and `resnet18` are part of this library and train from scratch; `open_clip` and
+            `timm` take any model of those libraries (extras `clip`, `vision`); `module` is your own network. Installed
+            packages can add towers by entry points of the group `counterpoint.encoders`.
         image_model: Name of the model in open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
             ("tf_efficientnet_lite0", "vit_small_patch14_dinov2.lvd142m"). For `module`, "package.module:function",
             where the function takes no arguments and returns the network. Empty for this library's towers.
-        pretrained: Initial weights. `None`: random. A name: a pretrained tag of open_clip ("openai") or
+        pretrained: Initial weights; `None` for random weights. A name is a pretrained tag of open_clip ("openai") or
             timm ("lvd142m"), or "package" for weights from an installed package (tf_efficientnet_lite0, extra
-            `vision`). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
-            file with the state dict of the open_clip model, the timm model or this library's image
-            tower. For open_clip and timm the tag stands before the file, "webli:./weights.safetensors", because it
-            determines the preprocessing; otherwise set `mean`, `std`, `fit` and `resample`. An encoder saved by this
-            library is loaded with `DualEncoder.from_pretrained` instead.
+            `vision`). A value with a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt) is a local file
+            with the state dict of the open_clip model, the timm model or this library's image tower. For open_clip and
+            timm, write the tag before the file, "webli:./weights.safetensors", because the tag determines the
+            preprocessing; without it, set `mean`, `std`, `fit` and `resample`. An encoder saved by this library is
+            loaded with `DualEncoder.from_pretrained` instead.
         revision: Commit of the Hub repository that a tag of timm or open_clip is fetched from; the newest by default.
-        freeze_image: Keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and train a linear
-            head on its features.
-        pool: Features of a frozen backbone: 1 is its pooled output; 3 and 7 average its map to a grid of that side.
+        freeze_image: True to keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and to
+            train a linear head on its features.
+        pool: Features of a frozen backbone: 1 takes its pooled output; 3 and 7 average its spatial map to a grid with
+            that many cells on each side.
         dropout: Share of a frozen backbone's features that is dropped in training.
         image_size: Side in pixels of the tower's square input.
         fit: How frames become squares: `stretch` squeezes the whole frame; `crop` resizes the shorter side and crops
@@ -65,16 +66,18 @@ class EncoderConfig(FrozenConfig):
         resample: Interpolation of the resizing, always antialiased.
         text: Text tower: `minilm`, a frozen sentence encoder with a learned projection, or `open_clip`, the
             text tower of `image_model`.
-        text_model: For `minilm`: the default package, or another sentence-transformers name or folder.
-        freeze_text: Keep open_clip's text tower fixed. MiniLM is always fixed, and its projection is always trained.
-        embed_dim: Dimensions of the shared space (D). Default: 256 for towers that end in a learned projection, the
-            model's dimensions for open_clip.
+        text_model: For `minilm`: the sentence encoder, which is the default package or another sentence-transformers
+            name or folder.
+        freeze_text: True to keep open_clip's text tower fixed. MiniLM is always fixed, and its projection is always
+            trained.
+        embed_dim: Dimensions of the shared space (D). The default is 256 for towers that end in a learned projection,
+            and the model's dimensions for open_clip.
         mean: Channel means of pixels in [0, 1].
         std: Channel standard deviations of pixels in [0, 1].
-        state: Statistics of the proprioception that is read in addition to each image; none if only images are read.
-            Training sets them (`data.state`).
+        state: Statistics of the proprioception that is read in addition to each image; `None` if only images are read.
+            Training sets them if `data.state` is true.
         reward_form: The reward that the encoder was trained for; its objective sets it.
-        calibration: The map from that reward to progress; measured at the end of training.
+        calibration: The map from this reward to progress, which is measured at the end of training.
     """
 
     image: Annotated[str, arg(metavar="TOWER")] = "convnet"

@@ -46,8 +46,8 @@ def convert_checkpoint(
 
     Checkpoints of DecisionNCE and AcTOL become a `DualEncoder`. They must be the state dict of OpenAI's
     `clip.load("RN50")` wrapped in a module attribute `model`, either directly or under the key "model" of a training
-    checkpoint. Half-precision weights, as OpenAI ships them, become single precision. Like the authors, the encoder
-    resizes the short side to 224 px (bicubic) and crops the centre. Checkpoints of Premier-TACO become an
+    checkpoint. Half-precision weights, as OpenAI ships them, become single precision. As in the authors' code, the
+    encoder resizes the short side to 224 px (bicubic) and crops the centre. Checkpoints of Premier-TACO become an
     `ObservationEncoder`. They must be the state dict of the network in Listing 1 (`convnet.*`, `trunk.*`) on stacks of
     84 x 84 px, the oldest frame first, normalised as x / 255 - 0.5.
 
@@ -59,7 +59,7 @@ def convert_checkpoint(
         out: The folder to write.
 
     Returns:
-        `out`.
+        The folder `out`.
 
     Raises:
         BadInputError: If the file is missing, damaged, or holds another model; `out` is not changed.

@@ -48,16 +48,16 @@ def preprocess(
     short_side: int | None = None,
     resample: Resample = "bilinear",
 ) -> Float[Tensor, "N 3 S S"]:
-    """Scale to [0, 1], fit into S x S and normalise; resampling is antialiased, in single precision, on the device.
+    """Scale frames to [0, 1], fit them into S x S and normalise them, with antialiased resampling in single precision.
 
     Args:
         frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions, colours last or first
             ([..., 3, H, W]).
         size: Side of the result in pixels (S).
-        mean: Channel means of pixels in [0, 1]; the result has this tensor's device and dtype.
+        mean: Channel means of pixels in [0, 1]; all work is done on this tensor's device, and the result has its dtype.
         std: Channel standard deviations of these pixels.
-        fit: `stretch` keeps the whole frame and changes its shape; `crop` resizes the shorter side to `short_side` and
-            crops the centre. `stretch` does not change frames of the right size.
+        fit: `stretch` resizes the whole frame, whatever its aspect ratio, and does not change frames of the right size.
+            `crop` resizes the shorter side to `short_side` and crops the centre.
         short_side: Length in pixels of the shorter side before `crop`; S by default.
         resample: Interpolation.
 
@@ -170,7 +170,7 @@ class ConvNet(nn.Module):
 
 
 def build_convnet(config: EncoderConfig) -> ImageTower:
-    """Return the tower, by default for 64 px and with 256 dimensions."""
+    """Return the ConvNet as an image tower, by default for 64 px and with 256 dimensions."""
     size, embed_dim = config.image_size or 64, config.embed_dim or 256
     return ImageTower(own_tower(ConvNet(size, embed_dim), config), embed_dim, size)
 
@@ -214,7 +214,7 @@ class SentenceTower(nn.Module):
         return projected
 
     def tokens(self, text: str) -> tuple[int | None, ...]:
-        """Return the tokens that the sentence encoder reads; `None` is a piece that it does not know."""
+        """Return the tokens that the sentence encoder reads; `None` stands for a piece that it does not know."""
         tokenizer = _sentence_encoder(self.name).tokenizer
         return without_unknown(tokenizer, tokenizer(text, verbose=False)["input_ids"])
 
@@ -237,13 +237,13 @@ class SentenceTower(nn.Module):
 def without_unknown(tokenizer: Any, tokens: Sequence[int]) -> tuple[int | None, ...]:
     """Return tokens with `None` for unknown pieces; tokenizers that split all text into bytes know every piece."""
     unknown = getattr(tokenizer, "unk_token_id", None)
-    # GPT-2's and CLIP's name the end of a text their unknown token.
+    # GPT-2's and CLIP's tokenizers give the token for the end of a text as their unknown token.
     ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
     return tuple(None if token == unknown and unknown not in ends else token for token in tokens)
 
 
 def check_length(text: str, fits: object, limit: str) -> None:
-    """Raise if a tower would truncate the text."""
+    """Raise `BadInputError` if a tower would truncate the text."""
     found, hint = f"{len(text.split())} words: {text[:60]!r} ...", "say what should happen in a sentence or two"
     require(fits, "instruction", found, f"at most {limit}", hint)
 
@@ -260,7 +260,7 @@ def _sentence_encoder(name: str) -> Any:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Hide the progress bar of weights that load in a moment."""
+    """Hide the progress bar while weights are loaded, which takes only a moment."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -275,7 +275,8 @@ def _no_progress_bar() -> Iterator[None]:
 class StateMap(nn.Module):
     """A linear map of the robot's state, normalised to mean 0 and deviation 1 over the training episodes.
 
-    Adding this map to an image's linear head is equal to one linear head on the concatenated features and state.
+    Adding the output of this map to that of an image's linear head is the same as one linear head on the concatenated
+    features and state.
 
     Args:
         statistics: Statistics of the states in the training episodes; part of the configuration, not of the weights.
@@ -302,10 +303,10 @@ class StateMap(nn.Module):
 class DualEncoder(HubEncoder):
     """An image tower and a text tower that map to one space of D dimensions.
 
-    A frozen sentence encoder is not among the weights; it is loaded from its package.
+    A frozen sentence encoder is not part of the weights; it is loaded from its package.
 
     Args:
-        config: The configuration; `encoder.config` is a copy in which fields left `None` have their values.
+        config: The configuration; `encoder.config` is a copy with defaults filled in for fields left `None`.
         network: For the image tower `module`, the network, which maps normalised images [N, 3, S, S] to [N, E] or
             [N, E, h, w].
 
@@ -376,7 +377,7 @@ class DualEncoder(HubEncoder):
     def embed_features(
         self, features: Float[Tensor, "*lead E"], state: Float[Tensor, "*lead S"] | None = None
     ) -> Float[Tensor, "*lead D"]:
-        """Embed features that `features` returned; `state` as in `encode_image`, which does both in one step."""
+        """Embed the result of `features`; `state` is as in `encode_image`, which does both steps at once."""
         return self._with_state(_full(self._frozen().head(features)), state)
 
     def _with_state(self, embedded: Float[Tensor, "*lead D"], state: Tensor | None) -> Float[Tensor, "*lead D"]:
@@ -403,7 +404,7 @@ class DualEncoder(HubEncoder):
 
     @cached_property
     def backbone_digest(self) -> str:
-        """Hex digest of frozen backbone, pooling and preprocessing; equal digests mean equal features."""
+        """Hex digest of the frozen backbone, pooling and preprocessing; equal digests mean equal features."""
         fields = {"image_model", "pool", "image_size", "fit", "short_side", "resample", "mean", "std"}
         digest = hashlib.sha256(self.config.model_dump_json(include=fields).encode())
         for name, value in sorted(self._frozen().backbone.state_dict().items()):

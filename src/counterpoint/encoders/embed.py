@@ -6,9 +6,10 @@ OUT/embeddings.json                  the format, the model's digests, the data's
 OUT/SHA256SUMS                       the files' digests, added when each file is written
 
 A dual encoder's embedding of a frame is the result of `encode_image`: raw, not normalised, including the robot's state
-if the encoder reads it. An observation encoder's embedding is the vector that a policy would act on. The encoder gets
-the S frames that end with this one (before the episode's start, the first frame is repeated) of all cameras, and the
-episode's instruction if it takes one. Frames are resized to the encoder's size as in the training store.
+if the encoder reads it. An observation encoder's embedding is the vector that a policy would act on. For each frame,
+the encoder gets the last S frames of all cameras, up to and including this one; before the episode's start, the first
+frame is repeated. It also gets the episode's instruction if it takes one. Frames are resized to the encoder's size as
+in the training store.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Embedding:
 
     Attributes:
         data: The data set.
-        model: A run, a saved encoder or a Hub id.
-        cameras: Cameras: one for a dual encoder; for an observation encoder, as many as it was trained with.
+        model: A run, the folder of a saved encoder or a Hub id.
+        cameras: The cameras to embed: one for a dual encoder; for an observation encoder, as many as it was trained
+            with.
         device: The device that computes.
         batch_size: Number of frames of one episode that are encoded at once.
     """
@@ -80,10 +82,10 @@ def embed(
     engine: Engine = HERE,
     dialect: Name = None,
 ) -> Path:
-    """Write the embedding of every frame of a data set as parquet. An interrupted call resumes if it is repeated.
+    """Write the embedding of every frame of a data set as parquet. Repeating an interrupted call resumes it.
 
-    Time on two cores: 2,600 frames per second with the demo's encoder, 75 with EfficientNet-Lite0. Disk: four bytes per
-    number of an embedding.
+    Time on two cores: 2,600 frames per second with the demo's encoder, 75 with EfficientNet-Lite0. Disk: four bytes for
+    each number of an embedding.
 
     Args:
         data: A data set of any format.
@@ -93,7 +95,7 @@ def embed(
         device: The device that computes, such as cuda.
         batch_size: Number of frames encoded at once; by default a number that suits the model.
         engine: The processes that compute blocks of episodes; by default threads of this process.
-        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
     Returns:
         The folder.
@@ -218,7 +220,7 @@ def observations(
 
     Args:
         encoder: The encoder, in evaluation mode.
-        store: The store, whose frames are resized to the encoder's size. If an observation needs frames from before the
+        store: The store; its frames are resized to the encoder's size. If an observation needs frames from before the
             episode's start, the first frame is repeated.
         episode: Number of the episode.
         cameras: The encoder's cameras in order.
@@ -236,10 +238,10 @@ def observations(
         window = np.concatenate([images[:1].repeat(S - 1, 0) if before is None else before, images])
         before = window[len(window) - (S - 1) :]
         stacks = torch.from_numpy(window)[torch.arange(n)[:, None] + torch.arange(S)]
-        # [n, S, C, H, W, 3] -> the S frames of the first camera, then those of the next.
+        # [n, S, C, H, W, 3] -> the S frames of the first camera, then the S frames of the next camera.
         yield encoder(stacks.transpose(1, 2).flatten(1, 2).to(device), told).float().cpu()
 
 
 def open_embedder(job: Embedding) -> Callable[[Block], bytes]:
-    """Open model and data in another process and return the `Embedder` of its blocks."""
+    """Open model and data in another process, and return the function that embeds a block."""
     return Embedder(job, open_dataset(job.data, dialect=job.dialect), _load(job.model, job.device)).work

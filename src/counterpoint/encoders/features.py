@@ -33,17 +33,17 @@ def features_of(
     root: str | Path | None = None,
     device: str = "cpu",
 ) -> EpisodeStore:
-    """Return the store of a frozen backbone's features [T, rows, E]; missing features are computed first.
+    """Return a store with a frozen backbone's features [T, rows, E]; features that are missing are computed first.
 
-    Features of a `SubsetStore` are a part of the features of the whole store, so that all parts share them. After an
-    interruption, the next call resumes at the episode that was reached. Augmented rows have one crop per
-    episode and row.
+    For a `SubsetStore`, the features of the whole store are computed, so that all its subsets share them. After an
+    interruption, the next call resumes at the episode that was reached. Each augmented row has one random crop per
+    episode.
 
     Args:
         encoder: The encoder; its backbone's digest is part of the store's key.
         store: Episodes; the first camera is read at its recorded size.
-        rows: Number of rows of features per frame: the row of the unchanged frame, then rows of augmented frames.
-        transforms: Random changes of the augmented frames: `frames.crop`, `frames.jitter`.
+        rows: Number of rows of features per frame: one for the unchanged frame, then one for each augmented copy.
+        transforms: Random changes of the augmented copies, by name: `frames.crop`, `frames.jitter`.
         root: Folder of training stores; the user's cache folder by default.
         device: The device that computes.
 

@@ -63,14 +63,14 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     """Return a saved encoder, policy or agent.
 
     Args:
-        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or, if there is no folder ORG, a Hub id ORG/NAME
-            or ORG/NAME@COMMIT.
+        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME or ORG/NAME@COMMIT. It is
+            read as a Hub id only if there is no local folder ORG.
         map_location: The device that the model is loaded on.
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: If the source holds no saved model, a file is damaged, the kind is unknown, another version wrote
-            the model, or the device is absent.
+        BadInputError: If the source holds no saved model, a file is damaged, the kind is unknown, the model was saved
+            by another version, or the device is absent.
     """
     kind: type[Any] = KINDS[saved_kind(path_or_hub_id, **hub)]
     return kind.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
@@ -113,7 +113,7 @@ class ModelFiles:
 
 
 def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: Any) -> ModelFiles:
-    """Read the folder of a model of this kind; device and digests are checked first.
+    """Read the folder of a model of this kind, after checking the device and the digests.
 
     Raises:
         BadInputError: If the device is absent, a file is missing or damaged, or the model is of another kind.
@@ -160,12 +160,12 @@ def write_model(
     weights: Mapping[str, Tensor],
     further: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Path:
-    """Write a model's folder, without a card; it is created if necessary. Digests are written last.
+    """Write a model's folder without its card. The folder is created if necessary; digests are written last.
 
     Args:
         folder: The folder.
         kind: One of `KINDS`.
-        config: The settings that are needed to rebuild the model, as JSON values.
+        config: The settings from which the model can be rebuilt, as JSON values.
         weights: Tensors by name.
         further: Further weights: for each name, tensors by their names, saved as NAME.safetensors.
 
@@ -248,7 +248,7 @@ def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
 
 _HINT = "copy or download the folder again; the file was changed or cut short"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-# The base class of `HfHubHTTPError` is that of the HTTP library's errors; the library differs between Hub versions.
+# The base class of `HfHubHTTPError` is that of the errors of the HTTP library, which differs between Hub versions.
 _HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError, EntryNotFoundError)
 
 
@@ -364,8 +364,9 @@ class HubEncoder(nn.Module, SavedModel):
 
     Attributes:
         config_type: Class of `config`.
-        start_field: The field of `config` with the weights that training starts from; saved as a record.
-        config: The configuration of the encoder, in which fields left `None` have their values.
+        start_field: Name of the field of `config` that names the weights that training started from; saved only as a
+            record.
+        config: The configuration of the encoder, with defaults filled in for fields left `None`.
     """
 
     config_type: ClassVar[type[FrozenConfig]]
@@ -384,7 +385,7 @@ class HubEncoder(nn.Module, SavedModel):
 
     @classmethod
     def rebuilt(cls, config: FrozenConfig) -> Self:
-        """Return an encoder to load saved weights into; the weights that training started from are not needed."""
+        """Return an encoder to load saved weights into, without reading the weights that training started from."""
         encoder = cls(config.model_copy(update={cls.start_field: None}))
         start = {cls.start_field: getattr(config, cls.start_field)}
         encoder.config = encoder.config.model_copy(update=start)
@@ -399,7 +400,7 @@ class HubEncoder(nn.Module, SavedModel):
         Args:
             path_or_hub_id: A folder written by `save_pretrained`, a run, or a Hub id.
             map_location: The device that the model is loaded on.
-            strict: Raise an error unless names and shapes of all weights agree.
+            strict: True to raise an error unless the names and shapes of all weights agree.
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:

@@ -51,26 +51,27 @@ class ObservationConfig(FrozenConfig):
     """Architecture and preprocessing of an `ObservationEncoder`.
 
     Attributes:
-        kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (that of DrQ-v2, with a trunk); `resnet18` this
-            library's ResNet-18; `resnet18_film` this ResNet-18 modulated by the instruction; `libero` LIBERO's encoder
-            (the first four of these blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
-            transformer, as in ICon; `dual` a `DualEncoder`, such as a reward model's: the embedding of the images,
-            concatenated with that of the instruction; `none` no encoder, for policies that read only proprioception.
+        kind: The network. `drq`: the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's ConvNet with a trunk).
+            `resnet18`: this library's ResNet-18. `resnet18_film`: the same ResNet-18, modulated by the instruction.
+            `libero`: LIBERO's encoder (the first four modulated blocks of this ResNet-18, and keypoints). `pretrained`:
+            a model of `PRETRAINED`. `vit`: a vision transformer, as in ICon. `dual`: a `DualEncoder`, such as that of a
+            reward model; embeddings of images and instruction are concatenated. `none`: no encoder, for policies that
+            read only proprioception.
         size: Height and width of frames, in pixels.
         stack: Number of frames per observation and camera (S).
         cameras: Number of cameras (C); 0 for `none`. Each camera has its own encoder; embeddings are concatenated.
-        embed_dim: Dimensions per camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
-            model's width times S; for `vit` the width of its tokens; for `dual` S + 1 times the dual encoder's
-            dimensions.
+        embed_dim: Dimensions of the embedding of each camera; by default 100 for `drq`, 512 for the ResNets and 64 for
+            `libero`. Other kinds have fixed dimensions: the model's width times S for `pretrained`, the width of the
+            tokens for `vit`, and S + 1 times the dual encoder's dimensions for `dual`.
         width: Channels of `drq`'s convolutions; 32 in the papers.
-        centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's x / 255 -
-            0.5. For `pretrained`: centre and scale each feature of an image by its mean and deviation over the training
-            frames.
+        centre: True to subtract the mean image of the training frames and divide by their deviation, instead of the
+            paper's x / 255 - 0.5. For `pretrained`: True to centre and scale each feature of an image by its mean and
+            deviation over the training frames.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: Initial weights; `None` for random weights. For `pretrained`: the file that the authors released;
             for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package". For `vit`: a file or a tag of
-            timm. For `dual`: a folder or Hub id of a reward model or dual encoder. To load a saved encoder, the file is
-            not needed.
+            timm. For `dual`: a folder or Hub id of a reward model or dual encoder. The file is not needed to load a
+            saved encoder.
         text_model: For kinds that take an instruction: the sentence encoder, which is frozen and not saved as weights.
         vit: For `vit`: settings of the transformer.
         dual: For `dual`: the dual encoder's configuration, which is read from `checkpoint`.
@@ -110,7 +111,7 @@ class ObservationConfig(FrozenConfig):
 class InstructedImages(nn.Module):
     """A dual encoder's embeddings of a stack's images, followed by its embedding of the instruction.
 
-    All are scaled to unit length, because the length of embeddings differs between methods, and long embeddings would
+    All embeddings are scaled to unit length, because their length differs between methods, and long embeddings would
     outweigh proprioception.
 
     Args:
@@ -133,7 +134,7 @@ class InstructedImages(nn.Module):
         self.dual, self.embed_dim = dual, (stack + 1) * dual.embed_dim
 
     def forward(self, frames: Shaped[Tensor, "N S H W 3"], instruction: Instruction) -> Float[Tensor, "N D"]:
-        """Embed N observations under B texts; N is a multiple of B.
+        """Embed N observations with B instructions; each instruction belongs to N / B consecutive observations.
 
         Raises:
             BadInputError: If an instruction is not a text, or the number of instructions does not divide the number of
@@ -149,10 +150,10 @@ class InstructedImages(nn.Module):
 
 
 class ObservationEncoder(HubEncoder):
-    """Embeddings of observations in D dimensions.
+    """Maps observations to embeddings of D dimensions.
 
     Args:
-        config: The configuration; `encoder.config` is a copy in which fields left `None` have their values.
+        config: The configuration; `encoder.config` is a copy with defaults filled in for fields left `None`.
 
     Attributes:
         embed_dim: Dimensions of the embedding (D): `config.embed_dim` times the number of cameras.
@@ -205,7 +206,7 @@ class ObservationEncoder(HubEncoder):
         return (cast(ViT, self.body).vit,)
 
     def centre_on(self, frames: UInt8[Tensor, "N *cameras H W 3"]) -> None:
-        """Measure mean and deviation of images or features on training frames; call before training if `centre` is set.
+        """Measure mean and deviation of images or features on training frames, before training, if `centre` is set.
 
         Args:
             frames: N images; with several cameras, [N, C, H, W, 3].
@@ -304,7 +305,7 @@ class ObservationEncoder(HubEncoder):
 
 
 def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
-    """Return the network of one camera, which follows the normalisation, and the width of its embedding."""
+    """Return the network of one camera, without the normalisation before it, and the width of its embedding."""
     channels = 3 * config.stack
     if config.kind in _OWN_NORMALISATION:
         body: nn.Module

@@ -43,11 +43,12 @@ def stack_frames(
 
 @torch.no_grad()
 def drq_weights(module: nn.Module) -> None:
-    """Set DrQ-v2's initial weights of a linear or convolutional layer; for `network.apply`.
+    """Set the weights of a linear or convolutional layer to DrQ-v2's initial values; pass it to `network.apply`.
 
     Weights have orthogonal rows (one row per output), or orthogonal columns if there are more outputs than inputs; they
     are multiplied by sqrt 2 in convolutions. Biases are zero. Source: code of Yarats et al., 2022; Premier-TACO's code
-    applies it to encoder, heads and policy. Torch's `orthogonal_` cannot write channels-last weights.
+    applies the same to encoder, heads and policy. Weights are drawn in a new tensor and copied, because torch's
+    `orthogonal_` cannot write channels-last weights.
     """
     if isinstance(module, nn.Linear | nn.Conv2d):
         gain = math.sqrt(2) if isinstance(module, nn.Conv2d) else 1.0
@@ -90,7 +91,7 @@ Instruction = Sequence[str] | Tensor
 """B texts, or their sentence embeddings [B, E]."""
 
 _WIDTHS = (64, 64, 128, 128, 256, 256, 512, 512)
-"""Channels of the eight blocks."""
+"""Number of channels of each of the eight blocks."""
 
 
 class SpatialSoftmax(nn.Module):
@@ -118,12 +119,12 @@ class FilmResNet18(nn.Module):
     gamma and beta are linear in the embedded text. The network follows LIBERO (Liu et al., 2023), whose encoder
     (`keypoints`) has the first four of the eight blocks, then D / 2 keypoints and a linear layer. Unlike in LIBERO,
     normalisation is by group, so that frames do not depend on each other, and the frozen sentence encoder is MiniLM,
-    not BERT. Premier-TACO (Appendix C) has one such network per camera.
+    not BERT. Premier-TACO (Appendix C) uses one such network per camera.
 
     Args:
         channels: Input channels: three per frame of the stack.
         embed_dim: Dimensions of the embedding (D).
-        keypoints: Use LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
+        keypoints: True for LIBERO's form; False for all eight blocks, average pooling and a linear layer.
         text_model: Sentence encoder, as in `SentenceTower`.
     """
 
@@ -140,11 +141,11 @@ class FilmResNet18(nn.Module):
         else:
             self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
             self.head = plain.head
-        # One linear map gives every block's beta and gamma.
+        # One linear map computes beta and gamma of every block.
         self.language = SentenceTower(text_model, 2 * sum(self.widths))
 
     def forward(self, images: Float[Tensor, "N C H W"], instruction: Instruction) -> Float[Tensor, "N D"]:
-        """Embed normalised images under their instructions.
+        """Embed normalised images with their instructions.
 
         Args:
             images: N observations.
@@ -185,7 +186,7 @@ class ViTConfig(FrozenConfig):
     """Settings of a vision transformer; fields left `None` get the timm model's values.
 
     Attributes:
-        model: Name of a timm model; the ICon paper has ViT-S/16.
+        model: Name of a timm model; the ICon paper uses ViT-S/16.
         patch: Side of a patch in pixels.
         embed_dim: Width of a token.
         depth: Number of blocks.
@@ -200,9 +201,9 @@ class ViTConfig(FrozenConfig):
 
 
 class ViT(nn.Module):
-    """A timm vision transformer over stacks of S frames; it returns the class token, or else the pooled tokens.
+    """A timm vision transformer over stacks of S frames; it returns the class token or, without one, pooled tokens.
 
-    ICon (Wang and Lin, 2025, Appendix A.2) has ViT-S with patches of 16 pixels at 224 x 224, one for each camera.
+    ICon (Wang and Lin, 2025, Appendix A.2) uses ViT-S with patches of 16 pixels at 224 x 224, one for each camera.
 
     Args:
         config: Settings of the transformer.

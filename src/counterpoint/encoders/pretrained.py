@@ -30,7 +30,7 @@ _CLIP_TEXT = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The location of the image model's weights in a released file, after a leading "module." is removed from names.
+    """The location of the image model's weights in a released file; a leading "module." in names is removed first.
 
     Attributes:
         outer: Key of the state dict in the file; empty if the file is a state dict itself.
@@ -57,7 +57,7 @@ class PretrainedModel:
         resample: Interpolation of that resizing.
         mean: Channel means of pixels in [0, 1].
         std: Channel standard deviations of these pixels.
-        untouched: Do not resize and crop frames that have the model's size.
+        untouched: True if frames that already have the model's size are neither resized nor cropped.
     """
 
     title: str
@@ -82,7 +82,7 @@ _LITE0 = "tf_efficientnet_lite0"
 
 
 def _moco(*cut: str) -> Layout:
-    """Return MoCo's layout, with a momentum copy and a queue; `cut` are blocks that compressed models leave out."""
+    """Return MoCo's layout, with a momentum copy and a queue; `cut` names blocks that compressed models lack."""
     unused = ("fc.", *cut)
     return Layout("state_dict", "encoder_q.", ("encoder_k.", "queue", *(f"encoder_q.{name}" for name in unused)))
 
@@ -149,9 +149,10 @@ PRETRAINED: dict[str, PretrainedModel] = {
 }
 """Models by their name in `ObservationConfig.model`.
 
-Files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and `vc1_vitl.pth`, MVP `*-mae-*.pth`, CLIP the
-state dict of the whole model or the tag "openai". EfficientNet-Lite0, which is small enough for a CPU at 96 pixels, has
-its weights in a package (`checkpoint = "package"`, extra `vision`) or in a file with timm's names.
+Released files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and `vc1_vitl.pth`, MVP `*-mae-*.pth`. For
+CLIP, give the state dict of the whole model, or the tag "openai". The weights of EfficientNet-Lite0, which is small
+enough for a CPU at 96 pixels, come from a package (`checkpoint = "package"`, extra `vision`) or from a file with timm's
+names.
 """
 
 
@@ -159,7 +160,7 @@ _VITS = {"vit_s_12heads": (384, 12, 12), "vit_b": (768, 12, 12), "vit_l": (1024,
 """Width, depth, heads. MVP's ViT-S has twelve heads; timm's has six, and would load the weights without an error."""
 
 _COMPRESSED = {"conv3": ("layer3", 1024, 11), "conv4": ("layer4", 2048, 42)}
-"""Stage, its channels, and the channels that its map is compressed to before flattening."""
+"""Stage, its number of channels, and the number of channels that its map is compressed to before flattening."""
 
 
 def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
@@ -167,7 +168,7 @@ def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
 
     Args:
         model: The model.
-        tag: For CLIP: a pretrained tag of open_clip.
+        tag: A pretrained tag of open_clip, for CLIP only.
 
     Raises:
         MissingExtraError: If torchvision, timm or open_clip is not installed.
@@ -193,8 +194,8 @@ def _resnet(name: str, end: str = "") -> nn.Module:
         squeeze = resnet.BasicBlock(channels, narrow, downsample=shortcut)
         if end == "conv3":
             network.layer4 = nn.Identity()
-        # As named in the released files: the stage, then the block that reduces the map's channels. A third block,
-        # which restores them for training, is not built.
+        # Named as in the released files: the stage, then the block that reduces the map's channels. The released
+        # models have a third block, which restores the channels in training; it is not built.
         setattr(network, stage, nn.Sequential(getattr(network, stage), squeeze))
         network.avgpool = nn.Identity()
     module: nn.Module = network
@@ -216,7 +217,7 @@ def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
 
 
 def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
-    """Load the image model in the file at `path` into `module`.
+    """Load the image model's weights in the file at `path` into `module`.
 
     The file is read without running code from it. Every name and every shape must agree, except for weights that the
     layout ignores. Half-precision weights, such as OpenAI's CLIP weights, become single precision.
@@ -242,8 +243,8 @@ def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
     fit_weights(module, own, path)
 
 
-_AT_ONCE = 64  # frames
-_LEAST = 0.1  # share of the deviation of all features
+_AT_ONCE = 64  # frames in one forward pass
+_LEAST = 0.1  # minimum deviation of a feature, as a share of the deviation of all features
 
 
 class PretrainedEncoder(nn.Module):
@@ -257,7 +258,7 @@ class PretrainedEncoder(nn.Module):
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
             `None`: random weights.
         stack: Number of frames in a stack (S).
-        centred: Centre and scale every feature by the mean and deviation that `centre_on` measures.
+        centred: True to centre and scale every feature by the mean and deviation that `centre_on` measures.
 
     Attributes:
         embed_dim: Dimensions of the embedding, D = S E.

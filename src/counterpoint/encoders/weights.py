@@ -31,11 +31,11 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """Digest of the sentence encoder's model.safetensors as published by its authors."""
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-_TAGGED = re.compile(r"([\w.-]{2,}):(.+)")  # a single letter is a drive
+_TAGGED = re.compile(r"([\w.-]{2,}):(.+)")  # a single letter before the colon is a drive
 
 
 def tag_or_file(start: str | None) -> tuple[str | None, Path | None]:
-    """Return the tag and the file of a starting point: TAG, FILE or TAG:FILE; for `None`, no values."""
+    """Split a source of initial weights, TAG, FILE or TAG:FILE, into tag and file; missing parts are `None`."""
     if start is None:
         return None, None
     tag, file = found.groups() if (found := _TAGGED.fullmatch(start)) else (None, start)
@@ -97,7 +97,7 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
     """Load `weights` into `module`: every name and every shape must agree.
 
     Raises:
-        BadInputError: If names or shapes differ; the message lists the first few of each side.
+        BadInputError: If names or shapes differ; the message lists the first few differences of each kind.
     """
     own = module.state_dict()
     troubles = {
@@ -116,10 +116,10 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
 
 
 def start_from_file(module: nn.Module, pretrained: str | None) -> None:
-    """Load a local state dict into a tower without pretrained tags; `None` leaves random weights.
+    """Load a local state dict into a tower that has no pretrained tags; `None` leaves random weights.
 
     Raises:
-        BadInputError: If `pretrained` is not a path of a file that fits.
+        BadInputError: If `pretrained` is not the path of a file whose weights fit.
     """
     tag, path = tag_or_file(pretrained)
     expected = f"nothing or a local path: {type(module).__name__} has no pretrained tags"
@@ -163,7 +163,7 @@ def note_hub(name: str, revision: str | None = None) -> None:
 
 
 def minilm_folder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, from its package or otherwise from the Hub; the digest is checked.
+    """Return the folder of all-MiniLM-L6-v2, from its package or otherwise from the Hub, after checking its digest.
 
     Raises:
         BadInputError: If the digest is wrong, or the package is not installed and the Hub cannot be reached.

@@ -25,8 +25,8 @@ class Options(TypedDict, total=False):
         cameras: Names of cameras, in this order; by default the suite's usual cameras; `()` means no camera.
             `render()` shows the first camera.
         size: Height and width of the images, in pixels; by default the suite's `usual_size`.
-        render: Size at which the simulator renders; images are then resized to `size` as in training stores. Small
-            images rendered directly are jagged, unlike the resized images that policies are trained on.
+        render: Size at which the simulator renders; images are then resized to `size`, as training images are. By
+            default images are rendered at `size`. Small images rendered directly are jagged, unlike resized ones.
         steps: Number of steps per episode; by default the suite's number.
     """
 
@@ -60,7 +60,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         **options: See `Options`.
 
     Attributes:
-        look: Set it to False if the next images will not be read: `reset` and `step` then return zeros for them.
+        look: Set it to False if the next images will not be read: `reset` and `step` then return black images.
 
     Raises:
         BadInputError: If the task, camera or option does not exist in the suite.
@@ -183,7 +183,7 @@ class MujocoEnv(CameraEnv):
     hidden: ClassVar[tuple[int, ...]] = ()
     """Groups of geoms that are not rendered."""
     canary: ClassVar[str]
-    """The task of the scene that `describe_rendering` renders; the suite's name may come first."""
+    """The task whose scene `describe_rendering` renders as a test image; the suite's name may come first."""
 
     _renderer: FastRenderer | None = None
 
@@ -208,10 +208,10 @@ class MujocoEnv(CameraEnv):
             self._renderer = None
 
     def describe_rendering(self) -> dict[str, Any]:
-        """Return all that determines pixels in addition to the scene: settings, camera poses, device; and a canary.
+        """Return all that determines pixels in addition to the scene (settings, camera poses, device), and a canary.
 
-        The canary is the SHA-256 of one image of a fixed scene. Two machines or versions with different canaries render
-        different pixels.
+        The canary is the SHA-256 of a test image of a fixed scene. Two machines or versions with different canaries
+        render different pixels.
         """
         model, parts = self._scene()[0], {"position": "pos", "quaternion": "quat"}
         views = {camera: model.camera(camera) for camera in self.cameras}

@@ -1,9 +1,9 @@
-"""Record experts in simulators as data sets: the parts that all suites' collections share.
+"""Record experts in simulators as data sets: the code that the collections of all suites share.
 
-A data set is ordered by split, then by task, then by number. An episode depends only on the data set's seed, its task,
-its split and its number, and not on the number of workers, on interruptions or on later extensions. Finished episodes
-are staged next to the data set in `OUT.partial`; incomplete ones are never stored there. After an interruption the same
-call resumes. The same call with more episodes extends a data set: it is rewritten, including its old episodes.
+Episodes are ordered by split, then by task, then by number. An episode depends only on the data set's seed, its task,
+its split and its number, and not on the number of workers, on interruptions or on later extensions. Until all episodes
+are recorded, finished ones are staged in `OUT.partial`, next to the data set; incomplete ones are never stored. An
+interrupted call resumes when repeated. A call with more episodes extends a data set and rewrites its old episodes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from counterpoint.workers import worker_pool
 
 _COUNTS = {"train": "episodes", "val": "val_episodes", "test": "test_episodes"}
 SPLITS = tuple(_COUNTS)
-_RAISES = 5  # number of consecutive scenes with simulator errors that ends a collection
-_JOBS_A_WORKER = 8  # so that workers wait at most an eighth of their time for the last job
+_RAISES = 5  # a collection ends after this number of consecutive scenes with simulator errors
+_JOBS_A_WORKER = 8  # jobs per worker, so that workers wait at most an eighth of their time for the last job
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
 
@@ -49,7 +49,7 @@ class CollectConfig(FrozenConfig):
     """The settings of all collections; each suite adds further settings and sets the defaults.
 
     Attributes:
-        out: The data set's folder; it must not exist.
+        out: The data set's folder; a recording there with the same settings is resumed or extended.
         episodes: Number of training episodes per task.
         val_episodes: Number of validation episodes per task.
         noise: Standard deviation of Gaussian noise on the expert's actions, in action units (-1 to 1).
@@ -74,11 +74,12 @@ class ExpertCollectConfig(CollectConfig):
         size: Height and width of the images, in pixels.
         cameras: Names of cameras.
         after_success: Number of frames recorded after the task is solved, before the episode ends.
-        max_steps: Number of steps after which an unsolved episode ends; by default the task's number.
+        max_steps: Number of steps after which an unsolved episode ends; by default the task's episode length.
         successful_only: Drop failed episodes and try the next scene; the number of dropped episodes is recorded.
-        lossless: Store images as PNG instead of video, so that policies act on images like those they were trained on.
-        intended: Record the expert's actions without the noise that is executed (DART, arXiv 1703.09327), so that
-            policies learn to correct the noise and do not imitate it.
+        lossless: Store images as PNG instead of lossy video, so that training images look like the images on which
+            policies act later.
+        intended: Record the expert's actions without noise, although the noisy actions are executed (DART, arXiv
+            1703.09327). Policies then learn to correct the noise instead of imitating it.
     """
 
     tasks: Names = Field(min_length=1)
@@ -115,7 +116,7 @@ class Collection(ABC):
         config: The settings, with all task names listed.
         packages: Packages whose versions determine the data.
         attempts: Number of consecutive scenes without a demonstration after which the collection ends.
-        remedy: For the error message in this case: the setting at fault, the expectation and a hint.
+        remedy: Parts of the error message in this case: the setting at fault, the expected value and a hint.
     """
 
     config: Any
@@ -153,7 +154,7 @@ class Collection(ABC):
         return simulation(self, self.config.tasks[0])
 
     def instruction(self, task: str) -> str:
-        """Return a task in words."""
+        """Return a task's instruction in words."""
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
@@ -170,7 +171,7 @@ class Collection(ABC):
         """Record one scene; return `None` to drop it."""
 
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
-        """Return the data set's writer: a `LeRobotWriter`, or one with the same `add_episode` and `finalize`."""
+        """Return the data set's writer: a `LeRobotWriter`, or an object with the same `add_episode` and `finalize`."""
         config, env = self.config, self.env
         masks = [mask_camera(camera) for camera in getattr(config, "masks", ())]
         return LeRobotWriter(
@@ -204,7 +205,7 @@ class ExpertCollection(Collection):
     """A collection with the scripted expert of a suite's environment; `config` is an `ExpertCollectConfig`."""
 
     exact: ClassVar[int] = 0
-    """Number of action dimensions, counted from the last, that get no noise."""
+    """Number of action dimensions at the end of an action that get no noise."""
 
     @property
     def simulator(self) -> bool:
@@ -258,8 +259,9 @@ def collect(job: Collection) -> Path:
     If the data set is complete, nothing changes. If a LeRobot data set is extended, its episodes are copied. In other
     formats they are recorded again, which gives the same episodes.
 
-    The data set stores under `counterpoint`: `collect` (its identity), versions of software and machine, and for each
-    episode task, split, seed, success, and how many scenes before it failed (`dropped`) or raised an error (`raised`).
+    Under the key `counterpoint`, the data set stores its settings (`collect`) and the versions of software and machine.
+    For each episode it also stores the task, split, seed and success, and the number of earlier scenes that failed
+    (`dropped`) or raised an error (`raised`).
 
     Args:
         job: The data set. With more than one worker, a script must call this under `if __name__ == "__main__"`.
@@ -268,7 +270,7 @@ def collect(job: Collection) -> Path:
         The data set's path.
 
     Raises:
-        BadInputError: If `out` holds something else, a worker dies, or a task cannot be solved or simulated.
+        BadInputError: If `out` holds anything but this data set, a worker dies, or a task cannot be solved or run.
     """
     out: Path = job.config.out
     require(sum(job.counts.values()) > 0, "episodes", 0, "at least one a task", "ask for some")
@@ -282,12 +284,12 @@ def collect(job: Collection) -> Path:
         if earlier is not None or not out.exists():
             out.parent.mkdir(parents=True, exist_ok=True)
             staging.open(identity)
-        if out.exists() and earlier is None:  # complete before, or while this process waited
+        if out.exists() and earlier is None:  # completed earlier, or by another process while this one waited
             about = (collected_about(out) or {})["collect"]
             hint = "choose another --out, or remove it; more episodes of the same settings extend it"
             require_same(out, about, identity, "a data set collected", hint)
         else:
-            built = staging.folder / "dataset"  # inside, so that a killed writer's files go with the folder
+            built = staging.folder / "dataset"  # in this folder, so that a killed writer's files are removed with it
             if not built.exists():
                 _record_missing(job, staging)
                 abouts = [staging.about(slot.place) for slot in slots(job)]
@@ -321,7 +323,7 @@ class _Extension(Staging):
     """The staged episodes of a larger data set, and the episodes of the smaller data set that it extends.
 
     Args:
-        out: The smaller data set, of LeRobot.
+        out: The smaller data set, in LeRobot's format.
         job: The larger data set.
         about: The smaller data set's metadata, as returned by `collected_about`.
     """
@@ -401,7 +403,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
 
 
 def summary(out: Path) -> str:
-    """Describe a collected data set in one line: its episodes and failed scenes; empty for other data sets."""
+    """Return a line about a collected data set's episodes and failed scenes, or an empty string for other data sets."""
     about = collected_about(out)
     if about is None:
         return ""
@@ -410,7 +412,7 @@ def summary(out: Path) -> str:
 
 
 def _lost(dropped: int, raised: int) -> str:
-    """Return text about scenes that gave no episode; empty if there are none."""
+    """Return a text about the scenes that gave no episode, or an empty string if there are none."""
     parts = [f"{dropped} failed ones dropped"] * bool(dropped)
     return ", ".join(parts + [f"{raised} in which the simulator raised an error"] * bool(raised))
 
@@ -425,7 +427,7 @@ def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def collected_about(out: Path) -> dict[str, Any] | None:
-    """Return the collection's metadata in `out` (its identity `collect`, and more); `None` for other data sets."""
+    """Return a collected data set's metadata, such as its settings `collect`; `None` for other data sets."""
     try:
         if out.is_file():
             about: dict[str, Any] = robomimic_about(out)
@@ -477,7 +479,7 @@ def _record_missing(job: Collection, staging: Staging) -> None:
 
 
 def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
-    """Record all batches; yield from time to time and once at the end."""
+    """Record all batches; yield from time to time, for the progress display, and once at the end."""
     workers = min(job.config.workers, len(batches))
     if workers <= 1:
         for slot in [slot for batch in batches for slot in batch]:

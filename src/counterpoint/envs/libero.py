@@ -33,14 +33,16 @@ _SETTLING = 5  # number of idle steps after a reset, as in LIBERO's evaluation
 
 
 class LiberoEnv(RobosuiteScene):
-    """A LIBERO task, which begins in one of the task's fixed initial states: number `seed` modulo their count.
+    """A LIBERO task; an episode begins in one of the task's fixed initial states.
 
-    The reward is 1 if the task is solved, otherwise 0. Images are upright, like the data's images in `Hdf5Store`.
+    The index of the initial state is the seed modulo the number of states. The reward is 1 if the task is solved,
+    otherwise 0. Images are upright, as `Hdf5Store` reads them from the data.
 
     Args:
         task: SUITE/NUMBER or SUITE/NAME, such as `libero_10/2` or `libero_goal/turn_on_the_stove`.
-        **options: See `Options`; by default the camera is `agentview`, with the 600 steps of LIBERO's evaluation.
-            LIBERO's data have 128 pixels. Camera names of the data (`agentview_rgb`, `eye_in_hand_rgb`) work too.
+        **options: See `Options`. By default the camera is `agentview`, and an episode has 600 steps, as in LIBERO's
+            evaluation. The data's images have 128 pixels. The data's names of cameras (`agentview_rgb`,
+            `eye_in_hand_rgb`) work too.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:
@@ -92,7 +94,7 @@ class LiberoEnv(RobosuiteScene):
 
 
 def read_init_states(path: Path) -> Array:
-    """Read the initial states of a task, float64 [N, n], without running code in a pickle.
+    """Read the initial states of a task, float64 [N, n], without running code that the pickle may contain.
 
     Raises:
         BadInputError: If the file is missing or holds anything but numbers.
@@ -101,7 +103,7 @@ def read_init_states(path: Path) -> Array:
 
     import torch
 
-    # Only the parts of a numeric array may be unpickled. Files written by numpy 1 name its old module.
+    # Only the parts of a numeric array may be unpickled. Files written by numpy 1 have the module's old name.
     rebuild: Any = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
     old = (rebuild, "numpy.core.multiarray._reconstruct")
     allowed: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.float64)), rebuild, old]
@@ -117,7 +119,10 @@ def read_init_states(path: Path) -> Array:
 
 
 def _import_libero(task: str) -> tuple[Any, Any, Any]:
-    """Import the package, its benchmark and its simulation; without a `config.yaml`, LIBERO asks on the console."""
+    """Import LIBERO's package, benchmark and simulation.
+
+    If its `config.yaml` is missing, LIBERO asks questions on the console; without a console, this is a `BadInputError`.
+    """
     choose_backend()
     config = Path(os.environ.get("LIBERO_CONFIG_PATH", "~/.libero")).expanduser() / "config.yaml"
     try:

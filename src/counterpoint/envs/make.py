@@ -1,4 +1,4 @@
-"""Make a simulated control task from its name; the simulator is imported only then."""
+"""Make a simulated control task from its name; its simulator is imported only when the task is made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUITES = LazyTable(
     },
     "counterpoint.envs",
 )
-"""Suite -> its class, called with the task and the keywords of `Options`."""
+"""Name of a suite -> its class, called with the task and the keywords of `Options`."""
 Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
 
@@ -45,10 +45,11 @@ def make_env(
     Args:
         name: SUITE/TASK, such as `metaworld/bin-picking`, or SUITE/TASK@CAMERA,CAMERA.
         size: Height and width of the images, in pixels.
-        cameras: Cameras of the suite, if the name has none; see `Options` for this argument and `render`.
-        render: Size of the rendered images, which are then resized.
+        cameras: Names of cameras, used if `name` has none; see `Options`.
+        render: Size at which images are rendered before they are resized to `size`; see `Options`.
         repeat: Number of control steps per action on Meta-World; in the other suites this number is fixed.
-        steps: Length of an episode: control steps on Meta-World, actions in other suites; by default the suite's.
+        steps: Number of steps per episode: control steps on Meta-World, actions in other suites. The default is the
+            suite's number.
 
     Raises:
         BadInputError: If the suite, task or camera is unknown, or the suite does not support `repeat` or `steps`.
@@ -67,11 +68,11 @@ def make_env(
 
 
 def as_maker(env: gymnasium.Env[Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | str) -> tuple[Maker, int]:
-    """Return a function that makes an environment, and how many environments it can make.
+    """Return a function that makes an environment, and the maximum number of environments that it can make.
 
     Args:
-        env: An environment (then the number is 1), a function that makes one, SUITE/TASK, or a goal-reaching
-            environment's id.
+        env: An environment (the maximum is then 1), a function that makes environments, a name SUITE/TASK, or the id of
+            a goal-reaching environment.
     """
     if isinstance(env, gymnasium.Env):
         return lambda: env, 1

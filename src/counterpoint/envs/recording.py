@@ -26,12 +26,12 @@ class Recording:
     """One recorded episode.
 
     Attributes:
-        actions: float32 [T, A], executed actions with noise, or intended ones without; mean over `stride` steps.
+        actions: float32 [T, A], executed actions with noise, or intended actions without; mean over `stride` steps.
         state: float32 [T, P], proprioception at each frame.
         rewards: float32 [T], the sum over `stride` steps.
         success: True if the task was solved at any step; `None` if the suite has only rewards.
         frames: Images by camera, uint8 [T, size, size, 3].
-        masks: Masks by camera, bool [T, size, size], True on the robot; empty without masks.
+        masks: Masks by camera, bool [T, size, size], True on the robot; empty if no masks are recorded.
         extra: Further arrays by name, such as `environment_state`.
     """
 
@@ -50,7 +50,7 @@ class NoisyExpert:
     Args:
         expert: A function that returns the expert's next action, float32 [A].
         noise: Standard deviation of the noise.
-        exact: Number of action dimensions, counted from the last, without noise, such as a gripper's command.
+        exact: Number of action dimensions at the end of an action that get no noise, such as a gripper's command.
 
     Attributes:
         intended: The expert's last action, before noise.
@@ -89,7 +89,7 @@ def record(
     """Record an episode: the actor acts in the scene of a seed until the task is solved or the steps are used up.
 
     Args:
-        env: The environment, whose horizon is not shorter than `steps`.
+        env: The environment; its horizon must be at least `steps`.
         actor: The expert that acts.
         seed: Random seed of the scene and the actor's noise.
         steps: Maximum number of steps.
@@ -145,17 +145,18 @@ def _finite(name: str, values: Array) -> Array:
 
 
 NOTE = "collect.json"
-"""The file with the identity of the data set that is recorded."""
+"""The file with the identity of the data set to record: the settings that determine it."""
 _ABOUT, _IMAGES, _MASKS, _ARRAYS = "episode.json", "images.npz", "masks.npz", "arrays.npz"
 _HINT = "remove its folder: the episode is recorded again"
 
 
 class Staging:
-    """The folder `OUT.partial`: `collect.json` with the identity, and one folder per episode, named by its index.
+    """The folder `OUT.partial`, which stores finished episodes until the data set is complete.
 
-    An episode consists of `episode.json` (seed, success and so on), `arrays.npz`, one video per camera or, if lossless,
-    `images.npz`, `masks.npz` if there are masks, and the digests of these files. Reading a damaged episode raises an
-    error.
+    It holds `collect.json` with the data set's identity, and one folder per episode, named by the episode's index. An
+    episode's folder holds `episode.json` (seed, success and so on), `arrays.npz`, the images, `masks.npz` if masks are
+    recorded, and the digests of these files. Images are one video per camera or, if lossless, `images.npz`. Reading a
+    damaged episode raises an error.
     """
 
     def __init__(self, out: Path) -> None:
@@ -211,7 +212,7 @@ class Staging:
         return dict(json.loads(read_part(self._at(place), _ABOUT, _HINT)))
 
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
-        """Return an episode's arrays by name; empty if the episode does not have the file."""
+        """Return the arrays in an episode's file `name`; empty if the episode does not have this file."""
         folder = self._at(place)
         if name != _ARRAYS and name not in self._names(place):
             return {}
@@ -224,7 +225,7 @@ class Staging:
         return {Path(name).stem: check_part(self._at(place), name, _HINT) for name in names}
 
     def episode(self, place: int, instruction: str, fps: float) -> Episode:
-        """Return an episode without frames that are stored as video."""
+        """Return an episode; frames that are stored as video are left out."""
         arrays = self.arrays(place)
         masks = {mask_camera(name): mask_frames(mask) for name, mask in self.arrays(place, _MASKS).items()}
         return Episode(
@@ -239,7 +240,7 @@ class Staging:
         )
 
     def _names(self, place: int) -> set[str]:
-        """Return the files that exist or have a digest; reading raises an error for files without both."""
+        """Return the names of files that exist or have a digest; reading a file that lacks either raises an error."""
         folder = self._at(place)
         return {*digests_of(folder), *(path.name for path in folder.iterdir())}
 

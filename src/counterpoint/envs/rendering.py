@@ -1,9 +1,9 @@
 """Fast off-screen rendering of MuJoCo scenes on a CPU.
 
 To save time, effects that are hardly visible in small images are left out: multisampling, shadows and reflections, and
-triangles far smaller than a pixel. (Meta-World's arm alone has 65,000 triangles; at 112 pixels, a third of them takes
-half the time and changes one pixel in four hundred noticeably.) The rasteriser's threads are off. Pixels differ from
-those of the simulator's renderer.
+triangles far smaller than a pixel. (Meta-World's arm has 65,000 triangles. At 112 pixels, a third of them takes half
+the time to render, and one pixel in four hundred changes noticeably.) Rendering uses no additional threads. Pixels
+differ from those of the simulator's own renderer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 
-_CELL = 0.5  # metres times pixels: 4.5 mm at 112 pixels, half a pixel at one metre and 60 degrees field of view
+# Size of the smallest mesh detail, in metres times pixels: 4.5 mm at 112 pixels, which is half a pixel at a distance of
+# one metre and 60 degrees field of view.
+_CELL = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ def choose_backend() -> None:
 
 
 def _name_glfw_library() -> None:
-    """Set the path of glfw's library, if glfw's package has one that loads; gymnasium imports glfw.
+    """Set the path of glfw's library, if glfw's package contains a library that loads.
 
-    Otherwise glfw starts a process that looks for the library, and that prints a traceback if a worker is killed
-    meanwhile.
+    gymnasium imports glfw. Without the path, glfw starts a process that looks for the library; if a worker is killed
+    meanwhile, this process prints a traceback.
     """
     if "PYGLFW_LIBRARY" in os.environ:
         return
@@ -83,7 +85,7 @@ def _name_glfw_library() -> None:
 
 
 def import_mujoco() -> Any:
-    """Import `mujoco`; if there is no display, with a backend that needs none.
+    """Import `mujoco`; if there is no display, choose a rendering backend that needs none.
 
     Raises:
         MissingExtraError: If mujoco is not installed.
@@ -129,7 +131,7 @@ def import_robotics() -> Any:
 
 
 class FastRenderer:
-    """Renders a MuJoCo model into square images, only in the process that created the renderer.
+    """Renders a MuJoCo model into square images; works only in the process that created it.
 
     Args:
         model: The `mujoco.MjModel`; it is not changed.
@@ -175,19 +177,19 @@ class FastRenderer:
             return np.asarray(self._renderer.render())
 
     def segment(self, camera: str | View, data: Any = None) -> Array:
-        """Return the number of the geom at each pixel of `render`: int32 [size, size], -1 for pixels without a geom."""
+        """Return the id of the geom at each pixel of `render`: int32 [size, size], -1 for pixels without a geom."""
         self._update(camera, data, self._geoms)
         self._renderer.enable_segmentation_rendering()
         try:
             with undisturbed():
-                seen = self._renderer.render()  # [size, size, 2]: number and kind of an object
+                seen = self._renderer.render()  # [size, size, 2]: id and kind of an object
         finally:
             self._renderer.disable_segmentation_rendering()
         return np.where(seen[..., 1] == int(self._mujoco.mjtObj.mjOBJ_GEOM), seen[..., 0], -1)
 
     @property
     def device(self) -> str:
-        """The name of the graphics card, or `llvmpipe` for Mesa's software."""
+        """The name of the graphics card, or `llvmpipe` for Mesa's software renderer."""
         from OpenGL import GL
 
         with undisturbed():
@@ -223,7 +225,7 @@ def simplify_meshes(model: Any, cell: float) -> Any:
     """Return a copy of a `mujoco.MjModel`, only for rendering, whose meshes have no detail finer than `cell` metres.
 
     Vertices in the same cube of a grid are replaced by their mean. Triangles that lose a corner, or coincide with
-    another one of the same orientation, are removed (vertex clustering: Rossignac and Borrel 1993).
+    another triangle of the same orientation, are removed (vertex clustering: Rossignac and Borrel 1993).
     """
     lean = copy.copy(model)
     for mesh in range(lean.nmesh):
@@ -247,12 +249,12 @@ def simplify_meshes(model: Any, cell: float) -> Any:
 
 
 def _distinct_triangles(corners: Array) -> Array:
-    """Return the indices of triangles [N, 3] that still have an area, without repeats of equal orientation."""
+    """Return the indices of triangles [N, 3] that still have an area, without duplicates of the same orientation."""
     a, b, c = corners.T
     whole = np.flatnonzero((a != b) & (b != c) & (a != c))
     if not len(whole):
         return whole
-    # With rows rotated so that the lowest corner comes first, equal triangles of equal orientation are equal rows.
+    # Rows are rotated so that the lowest corner comes first; equal triangles of equal orientation are then equal rows.
     lead = corners[whole].argmin(axis=1)
     turned = np.stack([corners[whole, (lead + k) % 3] for k in range(3)], axis=1)
     _, firsts = np.unique(turned, axis=0, return_index=True)

@@ -1,6 +1,7 @@
 """Five tasks of RLBench as `CameraEnv`s, with the robot's masks.
 
-RLBench (James et al. 2020), PyRep and CoppeliaSim 4.1 are not on PyPI. Install CoppeliaSim as PyRep says, then::
+RLBench (James et al. 2020), PyRep and CoppeliaSim 4.1 are not on PyPI. Install CoppeliaSim as PyRep's README says, then
+run::
 
     pip install git+https://github.com/stepjam/PyRep.git git+https://github.com/stepjam/RLBench.git
 
@@ -22,7 +23,7 @@ from counterpoint.errors import MissingExtraError, require, require_known
 from counterpoint.formats.rlbench.poses import from_action, to_state
 
 CAMERAS = ("front", "wrist")
-"""The two of RLBench's five cameras that ICon uses."""
+"""The two of RLBench's five cameras that the ICon paper uses."""
 CONTROL_HZ = 20.0
 """Actions per second of RLBench's demonstrations."""
 
@@ -36,7 +37,7 @@ TASKS = {
     "take_lid_off_saucepan": 200,
     "put_rubbish_in_bin": 300,
 }
-"""RLBench's name of a task -> number of steps per episode (ICon, Table 4)."""
+"""Name of a task in RLBench -> number of steps per episode (ICon, Table 4)."""
 
 
 class RLBenchEnv(CameraEnv):
@@ -46,17 +47,19 @@ class RLBenchEnv(CameraEnv):
     RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
     (`Discrete`). If inverse kinematics cannot reach the pose, the arm does not move, and the step still counts.
 
-    RLBench gives a reward of 1 for success. A seed gives the same episode as far as CoppeliaSim's physics are
+    RLBench gives a reward of 1 for success. The same seed gives the same episode, as far as CoppeliaSim's physics are
     deterministic. A process can run one simulation at a time.
 
     Args:
         task: One of `TASKS`.
-        variation: RLBench's number of the task's variation. Close Drawer has three variations, for its three drawers;
+        variation: Index of the task's variation in RLBench. Close Drawer has three variations, for its three drawers;
             every other task has one.
-        **options: See `Options`; by default the ICon paper's `CAMERAS`, 256 pixels and numbers of steps.
+        **options: See `Options`. The defaults are the ICon paper's: `CAMERAS`, images of 256 pixels, and the numbers of
+            steps in `TASKS`.
 
     Attributes:
-        robot_handles: CoppeliaSim's numbers of the robot's shapes, as in the masks.
+        robot_handles: CoppeliaSim's handles (numbers) of the robot's shapes, which identify the robot in RLBench's
+            masks.
     """
 
     usual_size = 256
@@ -90,7 +93,7 @@ class RLBenchEnv(CameraEnv):
             raise
 
     def state(self) -> Array:
-        """Return joint angles, and pose and opening of the gripper: float32 [14]; see `unpickle.to_state`."""
+        """Return joint angles, and pose and opening of the gripper: float32 [14]; see `poses.to_state`."""
         parts = (self._seen.joint_positions, self._seen.gripper_pose, self._seen.gripper_open)
         return to_state(*(np.asarray(part, float) for part in parts))
 

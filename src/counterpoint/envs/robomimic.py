@@ -1,7 +1,8 @@
 """robosuite's tasks as `CameraEnv`s, as in robomimic's data sets.
 
-A task is given by a data set, whose `env_args` name the environment, its robot and its controller, or by an
-environment's name. A data set's dynamics depend on its robosuite version, 1.2 to 1.5: see `RobomimicEnv.versions`.
+A task is given by the path of a data set or by the name of an environment. A data set's `env_args` name its
+environment, robot and controller. A data set's dynamics depend on its robosuite version, 1.2 to 1.5: see
+`RobomimicEnv.versions`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from counterpoint.errors import import_extra, require_known
 from counterpoint.formats.hdf5.dialects import CONTROL_HZ, ROBOMIMIC_STATE
 from counterpoint.formats.hdf5.files import HORIZONS, env_args, instruction_of
 
-_HORIZON = 400  # for tasks without a number in robomimic's study
+_HORIZON = 400  # steps per episode of tasks that robomimic's study does not list
 
 
 class RobosuiteScene(CameraEnv):
@@ -31,7 +32,7 @@ class RobosuiteScene(CameraEnv):
     _env: Any
 
     def _adopt(self, make: Callable[[], Any]) -> None:
-        import_mujoco()  # with what it needs to know before a graphics context is created
+        import_mujoco()  # prepares mujoco before a graphics context is created
         with undisturbed():
             self._env = make()
         self._freed = weakref.finalize(self, _free, self._env)
@@ -50,10 +51,11 @@ class RobosuiteScene(CameraEnv):
 
 @contextmanager
 def own_context(env: Any) -> Iterator[None]:
-    """Make the graphics context of robosuite's environment the current one, and keep it so.
+    """Make the graphics context of robosuite's environment the current context, and keep it current.
 
-    robosuite renders, and frees images on the graphics card, in whichever context is current: with two environments in
-    a process, one would show and free the images of the other. (The simulators before robosuite 1.4 choose their own.)
+    robosuite renders, and frees images on the graphics card, in whichever context is current. With two environments in
+    a process, one environment would otherwise show and free the other environment's images. (The simulators before
+    robosuite 1.4 choose their context themselves.)
     """
     with undisturbed():
         context = getattr(getattr(env.sim, "_render_context_offscreen", None), "gl_ctx", None)
@@ -80,7 +82,7 @@ class RobomimicEnv(RobosuiteScene):
             number of steps is robomimic's. Camera names of the data (`agentview_image`) work too.
 
     Attributes:
-        versions: robosuite's versions: `installed`, and `recorded` if the data set records it.
+        versions: Versions of robosuite: `installed` and, if the data set stores it, `recorded`.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:
@@ -136,7 +138,7 @@ def _about(task: str) -> dict[str, Any]:
 
 
 def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the data set's arguments, without a window and without rendered observations."""
+    """Return the data set's arguments of robosuite's environment, changed to open no window and render no images."""
     dropped = [key for key in kwargs if key.startswith(("camera_", "render_")) or key in ("lang", "env_lang", "seed")]
     return {key: value for key, value in copy.deepcopy(kwargs).items() if key not in dropped} | {
         "has_renderer": False,
@@ -152,7 +154,7 @@ def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
     """Convert the arguments to robosuite 1.5: an older data set's arm controller to one of the whole robot."""
     if version.startswith(("1.2", "1.3", "1.4")):
         return arguments
-    arguments = arguments | {"renderer": "mujoco"}  # with any other, a reset keeps the old graphics context
+    arguments = arguments | {"renderer": "mujoco"}  # with any other renderer, a reset keeps the old graphics context
     arm = arguments.get("controller_configs")
     if not isinstance(arm, dict) or "body_parts" in arm:
         return arguments

@@ -21,12 +21,12 @@ from counterpoint.errors import BadInputError, require
 Observation: TypeAlias = Mapping[str, NDArray[Any]]
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
-_RESET_PATIENCE = 10  # a reset, and building a simulator, may take this many times a step's timeout
+_RESET_PATIENCE = 10  # a reset, or building a simulator, may take this many times as long as a step
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The result of a reset (with reward 0) or an action in one environment; the fields are gymnasium's."""
+    """The result of a reset (with reward 0) or an action in one environment; fields mean the same as in gymnasium."""
 
     observation: Observation
     reward: float
@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The result of an environment that raised, died or hangs; the environment is rebuilt at its next reset."""
+    """The result of an environment that raised an error, died or hangs; it is rebuilt at its next reset."""
 
     reason: str
 
@@ -54,14 +54,14 @@ def stacked(steps: Iterable[Step]) -> dict[str, NDArray[Any]]:
 
 
 class VectorEnv:
-    """N environments of one kind, called rows. Each row depends only on its seeds and actions. A context manager.
+    """A context manager of N environments of one kind, called rows. A row depends only on its seeds and actions.
 
     Args:
         make: Function that builds one environment, called when a row is first reset. With `processes`, cloudpickle must
             be able to pickle it.
         n: Number of rows.
         processes: Run every environment in a separate process.
-        timeout: Seconds that a process may take for one step before it counts as failed. A reset, and building the
+        timeout: Seconds that a process may take for one step before it counts as failed. A reset, or building the
             simulator, may take ten times as long.
 
     Raises:
@@ -99,8 +99,8 @@ class VectorEnv:
         Args:
             rows: Rows whose episodes are running.
             actions: One action per row.
-            render: True for each row whose next images are read; by default all rows. Environments with an attribute
-                `look` do not render other images.
+            render: For each row, True if its next images will be read; by default True for all rows. Environments with
+                an attribute `look` do not render images that will not be read.
         """
         for row, action, look in zip(rows, actions, render or [True] * len(rows), strict=True):
             self._send(row, (None, action, look), 1)
@@ -109,7 +109,7 @@ class VectorEnv:
         """Return the results of all requests since the last call, by row.
 
         Raises:
-            BadInputError: If an environment cannot be built in its process; the message has the process's error.
+            BadInputError: If an environment cannot be built in its process; the message quotes the process's error.
         """
         now, answers = time.monotonic(), {}
         try:
@@ -136,7 +136,7 @@ class VectorEnv:
         self._waiting[row] = patience * self.timeout
 
 
-_Request: TypeAlias = tuple[int | None, Any, bool]  # seed of a reset, or an action; True to render
+_Request: TypeAlias = tuple[int | None, Any, bool]  # seed (`None` for a step), action (`None` for a reset), render
 
 
 def _carry_out(env: Env, request: _Request) -> Step | Failed:
@@ -156,7 +156,7 @@ def _carry_out(env: Env, request: _Request) -> Step | Failed:
 
 
 class _Here:
-    """An environment in this process, which steps when its result is read."""
+    """An environment in this process; it takes a step only when the step's result is read."""
 
     _request: _Request
 
@@ -203,7 +203,7 @@ class _Apart:
         return answer
 
     def leave(self) -> None:
-        self._pipe.close()  # then the process exits
+        self._pipe.close()  # the process exits when its pipe is closed
 
     def close(self, patience: float = 5) -> None:
         self.leave()

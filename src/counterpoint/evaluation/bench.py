@@ -1,9 +1,9 @@
-"""The bench: it queries rewards on the same videos in several ways, and computes numbers on shared bootstrap samples.
+"""The bench of rewards: computes rewards on the same videos in several ways, and numbers on shared bootstrap samples.
 
-Every reward is a curve over a video. It is computed for the video as recorded, and for inputs that should change the
-result: frames from last to first, in random order, one frame repeated, and only the first, middle or last frame.
-Thorough tests add segments of the video and paraphrases of the instructions. All numbers are defined in
-`counterpoint.evaluation.definitions`, and all intervals resample tasks and then their videos.
+A reward gives a curve over a video. The curve is computed for the video as recorded, and for inputs that should change
+it: the frames in reverse order, in random order, one frame repeated, and only the first, middle or last frame. Thorough
+tests add segments of the video and paraphrases of the instructions. `counterpoint.evaluation.definitions` defines all
+numbers. All intervals come from bootstrap samples, which draw tasks and then videos of these tasks.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ INPUTS = (RECORDED, "reversed", "shuffled", "frozen", "first frame", "middle fra
 ALONE = INPUTS[-3:]
 RANDOM, SHORT, PARAPHRASES = "random segments", "short segments", "paraphrases"
 SEGMENTS = {RANDOM: None, SHORT: 0.2}
-"""Kind of segments -> their share of a video; `None` samples start and goal as in training (DecisionNCE, Eq. 8)."""
+"""Length of each kind of segment, as a share of the video. For `None`, start and goal are sampled as in training
+(DecisionNCE, Eq. 8)."""
 EACH = 16
 """Number of segments of each kind per video."""
 CUTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of a video after which the true grades, on RoboRewardBench's scale, are 1, 2, 3, 4 and 5."""
+"""Shares of a video at which the true grades on RoboRewardBench's scale are 1, 2, 3, 4 and 5."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ class Answers:
 
     Attributes:
         ends: Last value of the curve under each instruction, [N, L].
-        halves: Last value of the first half, under the video's instruction, [N].
-        voc: Spearman's rho with time under the video's instruction, [N].
-        pearson: Pearson's r with time under the video's instruction, [N].
-        kendall: Kendall's tau-b with time under the video's instruction, [N].
+        halves: Last value of the curve of the video's first half, under the video's instruction, [N].
+        voc: Spearman's rho between the curve and time, under the video's instruction, [N].
+        pearson: Pearson's r between the curve and time, under the video's instruction, [N].
+        kendall: Kendall's tau-b between the curve and time, under the video's instruction, [N].
     """
 
     ends: Float[Array, "N L"]
@@ -66,10 +67,11 @@ class Answered:
     """All results of a reward for N videos.
 
     Attributes:
-        inputs: The results for each input, keyed by the input's name. For `wrong text`, values under the video's
-            instruction are means over the other instructions; the key is missing if there is only one instruction.
+        inputs: The results for each input, keyed by the input's name. Under the key `wrong text`, each value for the
+            video's instruction is replaced by the mean over the other instructions. This key is missing if there is
+            only one instruction.
         cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its instruction, [N, 5].
-        rounds: The last value of each of K segments or paraphrases under each instruction, [N, K, L]. The keys are
+        rounds: Last values of the curves of K segments or paraphrases under each instruction, [N, K, L]. The keys are
             `random segments`, `short segments` and `paraphrases`, if these were computed.
     """
 
@@ -101,9 +103,9 @@ def ask(
         max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of the shuffles and segments.
         thorough: Number of rewards, counted from the first, that are also computed on segments and paraphrases.
-        segments: True to compute these first rewards on segments of every video.
-        paraphrases: For each instruction, one or more other wordings; these first rewards are computed for them too.
-        features: The same episodes with features already computed, keyed by the backbone's digest.
+        segments: True to compute the first `thorough` rewards on segments of every video.
+        paraphrases: One or more other wordings of each instruction, on which the first `thorough` rewards are computed.
+        features: The same episodes with precomputed features of a frozen backbone, keyed by the backbone's digest.
 
     Raises:
         BadInputError: If an episode lacks the state that a reward reads; raised before any video is decoded.
@@ -181,7 +183,7 @@ def _correlations(curves: Float[Array, "*L T"]) -> tuple[Any, Any, Any]:
 
 
 def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
-    """Return the steps that the input `name` shows of a video of `length` frames."""
+    """Return the steps of a video of `length` frames that make up the input `name`, in order."""
     middle = length // 2
     match name:
         case "reversed":
@@ -196,7 +198,7 @@ def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
 
 
 def _segments(length: int, seed: int, video: int) -> dict[str, list[Indices]]:
-    """Return the frames of `EACH` random and `EACH` short segments, which depend on seed, video and segment number."""
+    """Return the frames of `EACH` random and `EACH` short segments of a video; equal arguments give equal segments."""
     found: dict[str, list[Indices]] = {name: [] for name in SEGMENTS}
     for name, share in SEGMENTS.items():
         for segment in range(EACH):
@@ -223,7 +225,7 @@ class Heatmap:
     Attributes:
         name: The kind of segments.
         rows: Instructions that the segments carry out.
-        columns: Instructions that the segments are scored under.
+        columns: Instructions under which the segments are scored.
         values: Mean score [rows, columns].
     """
 
@@ -247,10 +249,10 @@ class Bench:
 
     Attributes:
         weights: How often each video counts, [1 + R, N]: 1 in the first row, then its count in each bootstrap sample.
-        items: Trajectories for success detection and ranking, [I, 3]: video, column, and level (0 failure, 1 the first
-            half of a success, 2 success). If no failures are recorded, each video under another instruction (one word
-            apart if there is one) is used as a failure, because another goal was reached. If there is only one
-            instruction, there are only first halves and no failures.
+        items: Trajectories for success detection and ranking, [I, 3]: video, instruction's column, and level (0
+            failure, 1 first half of a success, 2 success). If no failures are recorded, each video is also scored under
+            an instruction that it did not carry out, and counts as a failure there. Instructions that differ in one
+            word are preferred. If there is only one instruction, there are no failures.
     """
 
     def __init__(
@@ -278,7 +280,7 @@ class Bench:
     def numbers(
         self, answered: Answered, name: str, validation: tuple[Array, NDArray[np.bool_]] | None, *, progress: bool
     ) -> dict[str, Drawn]:
-        """Return every number that is defined for one input; `validation` has scores and successes of other items."""
+        """Return every number that is defined for one input; `validation`: scores and successes that fix thresholds."""
         answers = answered.inputs[name]
         means = {"voc": answers.voc, "voc_pearson": answers.pearson, "voc_kendall": answers.kendall}
         if name != WRONG and answers.ends.shape[1] > 1:
@@ -302,12 +304,12 @@ class Bench:
         return {key: drawn for key, drawn in found.items() if np.isfinite(drawn.values[0])}
 
     def share(self, scores: Float[Array, "N K L"]) -> dict[str, Drawn]:
-        """Return the mean over videos of the share of a video's K segments or paraphrases that are scored correctly."""
+        """Return the share of correctly scored segments or paraphrases of a video, as the mean over videos."""
         hits = [metrics.matched(part, self.own) for part in np.moveaxis(scores, 1, 0)]
         return {"accuracy": self._mean(np.mean(hits, axis=0))}
 
     def chance(self) -> dict[str, float]:
-        """Return the chance level of every number, which a worthless reward reaches."""
+        """Return the chance level of every number: the value that a worthless reward reaches."""
         successes = float((self.items[:, 2] == 2).mean())
         levels = {name: metric.level(len(self.instructions), successes) for name, metric in REWARD.items()}
         return {name: level for name, level in levels.items() if level is not None}
@@ -327,7 +329,7 @@ class Bench:
         return drawn_mean(np.where(self.success, values, np.nan), self.weights)
 
     def _ranking(self, scores: Float[Array, " I"]) -> Float[Array, " R+1"]:
-        """Return the mean of the ranking over tasks that have two or more levels."""
+        """Return `quality_ranking` as the mean over tasks that have two or more levels."""
         video, column, level = self.items.T
         each = []
         for task in np.unique(column):
@@ -343,7 +345,7 @@ class Bench:
     def _passed(
         self, scores: Array, positive: NDArray[np.bool_], validation: tuple[Array, NDArray[np.bool_]] | None
     ) -> NDArray[np.bool_]:
-        """Return True for items at or above a threshold fixed on other items: validation, or the other half."""
+        """Return True for items that reach a threshold; it is fixed on validation items, or on the other half."""
         if validation is not None:
             return np.asarray(scores >= _threshold(*validation))
         fold = self.fold[self.items[:, 0]]
@@ -352,7 +354,7 @@ class Bench:
 
 
 def _threshold(scores: Array, success: NDArray[np.bool_]) -> float:
-    """Return the threshold with the best F1; without successes or failures, a threshold that no value reaches."""
+    """Return the threshold with the best F1; infinity if there are no successes or no failures."""
     return best_f1(scores, success)[0] if success.any() and not success.all() else np.inf
 
 
@@ -369,5 +371,5 @@ def over_seeds(seeds: Sequence[Numbers]) -> dict[str, Drawn]:
 
 
 def minus(left: Numbers, right: Numbers) -> dict[str, Drawn]:
-    """Return the differences of the numbers that both rows have, for each bootstrap sample."""
+    """Return left minus right for each number that both have, on each bootstrap sample."""
     return {name: drawn - right[name] for name, drawn in left.items() if name in right}

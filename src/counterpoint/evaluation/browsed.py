@@ -1,4 +1,4 @@
-"""A data set to browse. Filters do not change the numbers of episodes, which are those in the whole data set."""
+"""A data set to browse. A filtered list keeps the number that each episode has in the whole data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from counterpoint.errors import require
 from counterpoint.formats import open_dataset, split_names
 
 TRAINED_ON, HELD_OUT = "trained on", "held out"
-"""Names of two groups of episodes: those that a run was trained on, and those that all runs held out in training."""
+"""Names of two groups of episodes: episodes that a run was trained on, and episodes that all runs held out."""
 SUCCESS = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -65,7 +65,9 @@ class BrowsedSet:
             return self._numbers[split]
 
     def matching(self, find: str, success: str, split: str) -> list[int]:
-        """Return the numbers of a split's episodes that match the words `find` and `success`; empty strings match all.
+        """Return the numbers of a split's episodes with `find` in their instruction, and this `success`.
+
+        Empty strings match all episodes.
 
         Raises:
             BadInputError: If the split does not exist.
@@ -78,7 +80,7 @@ class BrowsedSet:
         ]
 
     def counted(self, numbers: Sequence[int]) -> str:
-        """Return the number of these episodes, and how many of them runs were trained on, as text."""
+        """Return a text with the number of these episodes, and how many of them were trained on or held out."""
         counts = {name: len(set(numbers) & set(marked)) for name, marked in self.marks.items()}
         parts = [f"{count} {name}" for name, count in counts.items() if count]
         return f"{len(numbers)} of {len(self.store.episodes)} episodes" + (f": {', '.join(parts)}" if parts else "")
@@ -92,7 +94,7 @@ class BrowsedSet:
 
     @property
     def instructions(self) -> list[str]:
-        """The different instructions, in order of appearance."""
+        """The distinct instructions, in order of appearance."""
         return [text for text in dict.fromkeys(info.instruction for info in self.store.episodes) if text]
 
 

@@ -1,10 +1,10 @@
-"""`counterpoint compare`: compare rewards on the same videos, as one page, with the same numbers as JSON.
+"""`counterpoint compare`: compare rewards on the same videos, and write one page and the same numbers as JSON.
 
-`counterpoint report` makes the same comparison for one run, with more about its encoder.
+`counterpoint report` makes the same comparison for one run, and adds numbers about its encoder.
 
-A reward should be better than recognition of the scene. This is measured by a linear classifier of one frame
-(`scene_rewards`): a logistic regression from the first, the middle or the last frame of the training episodes to their
-instruction, on features of a frozen backbone, or otherwise on the encoder's embeddings.
+A reward should distinguish instructions better than a classifier that only recognises the scene. This control
+(`scene_rewards`) is a logistic regression that predicts an episode's instruction from its first, middle or last frame.
+Its inputs are the features of the backbone if that is frozen, and otherwise the encoder's embeddings.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Array = NDArray[np.float64]
 
 TEMPLATES = Path(__file__).parent / "templates"
 NEEDED = dict.fromkeys(("jinja2", "matplotlib", "scipy", "sklearn"), "report")
-"""Modules that a comparison and its page import, each with its extra; they are looked for before any work."""
+"""Modules that a comparison and its page import, each with its extra; a missing one is reported before any work."""
 GOALS = 4
-"""Number of training episodes whose last frames are the goal of an instruction, for encoders without language."""
+"""Number of training episodes per instruction whose last frames are its goals, for encoders without language."""
 MOST_COLUMNS = 20
 """Maximum number of instructions in a heat map."""
 
@@ -77,7 +77,7 @@ def compare_command(
         max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.
-        dialect: The dialect of HDF5 files that do not tell it.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
 
     Raises:
         BadInputError: If a reward or the data cannot be used.
@@ -175,12 +175,14 @@ def compare_unseen(
 def _appoint_judges(
     reward: EncoderReward, config: Mapping[str, Any], judged: Sequence[int]
 ) -> list[tuple[EncoderReward, Mapping[str, Any]]]:
-    """Let each compared episode be judged by the run's judge that did not learn from it; return judges and settings.
+    """Assign to each compared episode the run's judge that did not learn from it; return judges and settings.
+
+    Judges are the models of cross-fitting: each was trained without one part of the episodes.
 
     Args:
         reward: The run's reward.
         config: The run's configuration.
-        judged: The number that each compared episode has in the whole data set; none if others are compared.
+        judged: The number of each compared episode in the whole data set; empty if judges are not needed.
     """
     found: list[tuple[EncoderReward, Mapping[str, Any]]] = []
     if reward.run is None:
@@ -202,7 +204,7 @@ def _device(reward: EncoderReward) -> str:
 
 
 def _read_judges(reading: Reward, runs: Sequence[EncoderReward]) -> None:
-    """Let another reading of a run's encoder be judged by the judges' encoders, read in the same way."""
+    """Assign the run's judges to another reward form of the run's encoder; the judges use that form too."""
     for run in runs:
         if isinstance(reading, EncoderReward) and reading.model.encoder is run.model.encoder:
             judges = {id(one): one for one in run.judges.values() if isinstance(one, EncoderReward)}
@@ -216,7 +218,7 @@ def _read_judges(reading: Reward, runs: Sequence[EncoderReward]) -> None:
 def _goals(
     reward: EncoderReward, config: Mapping[str, Any], texts: set[str], cameras: tuple[str, ...]
 ) -> dict[str, Array]:
-    """Return embedded last frames of the first `GOALS` training episodes under each instruction."""
+    """Return, for each instruction, the embedded last frames of its first `GOALS` training episodes."""
     opened, hint = open_training(config), "put them back, or leave the reward out"
     require(opened is not None, reward.name, f"no training data at {config['data']['path']}", "its goal images", hint)
     assert opened is not None
@@ -263,7 +265,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
 
 
 def page_values(comparison: Comparison) -> dict[str, Any]:
-    """Return the values of `compare.html.j2`."""
+    """Return the values that fill the template `compare.html.j2`."""
     first, rows = comparison.rows[0], comparison.rows
     named = [name for name in REWARD if any(name in row.inputs[RECORDED] for row in rows)]
     return {
@@ -293,7 +295,7 @@ def breakable(name: str) -> Markup:
 
 
 def shown(heatmap: Heatmap, title: str) -> dict[str, Any]:
-    """Return a heat map's page values for the first `MOST_COLUMNS` instructions, and the largest score (`reach`)."""
+    """Return a heat map's values on the page: the first `MOST_COLUMNS` columns, and the largest |score| (`reach`)."""
     names = heatmap.columns[:MOST_COLUMNS]
     scores = zip(heatmap.rows, heatmap.values, strict=True)
     rows = [(names.index(row), values[: len(names)]) for row, values in scores if row in names]
@@ -319,7 +321,7 @@ def _seeing(known: Embedder) -> Embedder:
 
 
 class SceneReward:
-    """The classifier of one frame as a reward: the probability of each instruction, the same at every step.
+    """A reward from one frame: a classifier's probability of each instruction, the same at every step.
 
     Args:
         frame: `first`, `middle` or `last`.
@@ -328,7 +330,7 @@ class SceneReward:
         instructions: The instruction of each class of the model.
 
     Attributes:
-        judges: Cross-fitting: number of an episode -> the classifier that did not learn from it.
+        judges: With cross-fitting, the classifier that did not learn from an episode, keyed by the episode's number.
     """
 
     progress = False
@@ -363,15 +365,14 @@ class SceneReward:
 def scene_rewards(
     reward: EncoderReward, config: Mapping[str, Any], instructions: Iterable[str], seed: int, judged: Sequence[int] = ()
 ) -> dict[str, list[SceneReward]]:
-    """Return the classifiers of single frames by name; none if a run's data are missing or have only one task.
+    """Return the classifiers of single frames by name; empty if the run's data are missing or have only one task.
 
     Args:
         reward: The run's reward.
-        config: The run's configuration; the first of its cameras is read.
-        instructions: The candidates; classifiers give probability 0 to instructions that no training episode carries
-            out.
+        config: The run's configuration; only its first camera is used.
+        instructions: The candidate instructions; those without a training episode get probability 0.
         seed: Random seed of the sample of `SCENES` training episodes.
-        judged: With cross-fitting, the number that each compared episode has in the whole data set.
+        judged: With cross-fitting, the number of each compared episode in the whole data set.
     """
     opened, columns = open_training(config), sorted(instructions)
     store, numbers = opened if opened is not None else (None, [])

@@ -1,7 +1,7 @@
 """Compare rewards on the same videos with each other and with controls, which are needed to interpret the numbers.
 
-`counterpoint.evaluation.bench` computes the numbers; differences of two rows are paired, since all rows share one set
-of bootstrap samples.
+`counterpoint.evaluation.bench` computes the numbers. All rows share one set of bootstrap samples, so the differences
+between two rows are paired.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Row:
-    """A reward's numbers.
+    """A row of a comparison: the numbers of one reward.
 
     Attributes:
-        name: The reward.
-        control: True for the ramp, the constant, random weights, linear classifiers of one frame and other reward
-            forms.
-        seeds: Number of training seeds that its numbers are means over.
+        name: The reward's name.
+        control: True for controls: the ramp, the constant, random weights, linear classifiers of one frame and other
+            reward forms.
+        seeds: Number of training seeds; the numbers are means over them.
         trained_on_these: True if the reward was trained on the compared videos.
         verdict: A sentence about the reward's accuracy.
-        inputs: Numbers by input and then by name in `definitions.REWARD`; undefined numbers are left out.
+        inputs: Numbers, keyed by input and then by name in `definitions.REWARD`; undefined numbers are left out.
         over_seeds: The same numbers for the recorded videos, with an interval over training seeds.
-        heatmaps: Mean last values of whole videos and, if they were computed, of short segments.
+        heatmaps: Mean last values under each instruction, of whole videos and, if computed, of short segments.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Difference:
     Attributes:
         of: Name of the first row.
         over: Name of the row that is subtracted.
-        numbers: Differences by the number's name.
+        numbers: Differences, keyed by the number's name.
     """
 
     of: str
@@ -139,20 +139,20 @@ def compare(
         validation: Episodes that fix the thresholds of F1. By default, the thresholds for each half of the videos are
             fixed on the other half.
         trained_on_these: Names of rewards that were trained on these videos.
-        instructions: Further candidates, in addition to those of the episodes.
+        instructions: Further candidate instructions, in addition to those of the episodes.
         paraphrases: For every candidate instruction, paraphrases that were not in the training data.
         segments: True to measure the rewards on random and short segments of every video too.
         cameras: The camera, by default the store's first; with several, rewards are the mean over the cameras.
         max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of shuffles, segments, random weights and resamples.
-        scenes: Further controls, which look at one frame: `counterpoint.evaluation.compare.scene_rewards`.
+        scenes: Further controls, which see one frame: the result of `counterpoint.evaluation.compare.scene_rewards`.
         readings: Further rows: other reward forms of the same encoder.
-        features: The same episodes with features already computed, keyed by the backbone's digest, to save time.
-        about: Facts for the page.
+        features: The same episodes with precomputed features of a frozen backbone, keyed by the backbone's digest.
+        about: Further facts to show on the page.
 
     Raises:
-        BadInputError: If there is no reward, an episode cannot be scored, there is no success, or an instruction has no
-            paraphrase.
+        BadInputError: If there is no reward, an episode cannot be scored, no video is a success, or an instruction has
+            no paraphrase.
     """
     require(rewards, "rewards", "none", "at least one", "name runs, LeRobot models or module:function")
     texts = _candidates(store, validation, instructions, paraphrases)
@@ -256,7 +256,7 @@ def _candidates(
 
 
 def _is_progress(reward: Reward, cuts: Array) -> bool:
-    """Return True if a reward is progress in [0, 1]: it declares so, or it is a function with all values in [0, 1]."""
+    """Return True if a reward is progress: it is declared as such, or it is a function with all values in [0, 1]."""
     return reward.progress or (isinstance(reward, FunctionReward) and cuts.min() >= 0.0 and cuts.max() <= 1.0)
 
 
@@ -325,11 +325,11 @@ def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_o
 
 
 def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Estimate], *, held_out: bool = True) -> str:
-    """Return a sentence that says if a reward distinguishes instructions, and if it does so by more than the scene.
+    """Return a sentence on whether a reward distinguishes instructions, and does so better than from the scene only.
 
     Args:
         accuracy: Share of videos that score highest under their instruction.
-        instructions: Number of instructions; the accuracy of guessing is one divided by it.
+        instructions: Number of instructions, L; guessing has an accuracy of 1/L.
         alone: The best classifier of one frame: its name, its accuracy, and the paired difference to the reward's
             accuracy.
         held_out: False for videos that the encoder was trained on.

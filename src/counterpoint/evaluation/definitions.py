@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup, escape
 
 Chance = Literal["1/L", "1/2", "0", "1", "1.2", "p", "2p / (1 + p)", "shuffled", "none"]
-"""The level that a worthless reward or embedding reaches. L is the number of instructions, p the share of successes
-among the scored trajectories, `shuffled` the number of the same frames in random order; `none`: there is no level."""
+"""The level that a worthless reward or embedding reaches. L is the number of instructions, and p the share of successes
+among the scored trajectories. `shuffled`: the value for the same frames in random order. `none`: there is no level."""
 Better = Literal["more", "less", "neither"]
 
 
@@ -36,7 +36,7 @@ class Metric(NamedTuple):
     signed: bool = False
 
     def level(self, instructions: int, successes: float) -> float | None:
-        """Return the chance level as a number; `None` if there is none, or if it is another number of the page.
+        """Return the chance level as a number; `None` for `none`, and for `shuffled`, which is computed from frames.
 
         Args:
             instructions: Number of candidate instructions (L).

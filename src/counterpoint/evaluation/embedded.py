@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 RECORDED, SHUFFLED, CENTRED = "as recorded", "shuffled", "mean taken away"
-"""Inputs of the numbers of a space: frames in order, in random order, and with the mean of all frames subtracted."""
+"""Inputs for the numbers of an embedding space: frames in order, in random order, and minus the mean of all frames."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class EmbeddedVideos:
 
     Attributes:
         videos: Embeddings of each video in temporal order: [T, D], or [T, C, D] with several cameras.
-        steps: For each video, the step in the episode of each row, [T].
+        steps: For each video, the episode's step of each embedding, [T].
         own: Index of each video's instruction in `instructions`.
-        instructions: L texts.
+        instructions: The L instructions.
         text: Embeddings of the instructions, [L, D].
         fingerprint: Digest of the store's content.
     """
@@ -48,12 +48,12 @@ class EmbeddedVideos:
     fingerprint: str
 
     def frames_at(self, rows: int | Int[Indices, " V"]) -> Float[Array, "V *C D"]:
-        """Return one row of each video; a negative index counts from the end."""
+        """Return the embedding at one row of each video; a negative row counts from the end."""
         each = np.broadcast_to(rows, len(self.videos))
         return np.stack([video[at] for video, at in zip(self.videos, each, strict=True)])
 
     def side_by_side(self) -> EmbeddedVideos:
-        """Return the concatenated embeddings of the cameras, [T, C * D], and of the texts, [L, C * D]."""
+        """Return embeddings concatenated over cameras, [T, C * D]; those of texts are repeated C times, [L, C * D]."""
         wide = tuple(video.reshape(len(video), -1) for video in self.videos)
         return replace(self, videos=wide, text=np.tile(self.text, wide[0].shape[1] // self.text.shape[1]))
 
@@ -73,7 +73,7 @@ def embed_store(
         encoder: The encoder.
         store: Held-out episodes with frames, or with features of the encoder's frozen backbone. Each has an instruction
             and at least two steps.
-        instructions: The L candidates; by default the store's instructions, in order of appearance.
+        instructions: The L candidate instructions; by default those of the store, in order of appearance.
         cameras: The camera, by default the store's first; with several, scores are the mean over cameras (late fusion).
         max_frames: Maximum number of frames of an episode, evenly spread.
         batch_size: Number of frames encoded at once.
@@ -118,10 +118,10 @@ def spread(length: int, most: int) -> Int[Indices, " T"]:
 
 
 def measure_space(embedded: EmbeddedVideos, *, words: bool = True, seed: int = 0) -> dict[str, dict[str, Estimate]]:
-    """Return the numbers of an encoder's embedding space, by input and then by name in `definitions.SPACE`.
+    """Return the numbers of an encoder's embedding space, keyed by input and then by name in `definitions.SPACE`.
 
-    Intervals resample tasks and then their videos, with the same samples for all numbers; the interval of the effective
-    rank is a jackknife's. Numbers that are not defined for any video are left out.
+    Intervals come from bootstrap samples of tasks and then of their videos, the same samples for all numbers. The
+    interval of the effective rank comes from a jackknife. Numbers that are not defined for any video are left out.
 
     Args:
         embedded: Videos and instructions; the embeddings of several cameras are concatenated.
@@ -144,7 +144,7 @@ def measure_space(embedded: EmbeddedVideos, *, words: bool = True, seed: int = 0
 
 
 def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str, dict[str, Estimate]]:
-    """Return AcTOL's two properties of unit-length embeddings, for the frames in order and in random order."""
+    """Return the numbers of AcTOL's two properties (order and smoothness), for frames in order and in random order."""
     rows: dict[str, list[dict[str, float]]] = {RECORDED: [], SHUFFLED: []}
     for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
         times = steps.astype(np.float64)
@@ -169,7 +169,7 @@ def _smoothness(embedded: EmbeddedVideos, weights: Array, seed: int) -> dict[str
 def _likeness(embedded: EmbeddedVideos, offset: Array | float, weights: Array, seed: int) -> dict[str, Estimate]:
     """Return the numbers of DecisionNCE's Table 2 over all pairs of videos, also for last frames and random frames.
 
-    The language mean is over the videos' instructions, as the paper averages over annotations.
+    The mean instruction counts an instruction once per video, because the paper averages over annotations.
     """
     rng = sample_rng(seed, 0, "table 2")
     anywhere = [int(rng.integers(len(video))) for video in embedded.videos]

@@ -34,11 +34,12 @@ from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
 RATES = {"metaworld": CONTROL_HZ, "libero": ROBOSUITE_HZ, "robomimic": ROBOSUITE_HZ, "robosuite": ROBOSUITE_HZ}
-"""Actions per second; dm_control's rates differ between tasks, and DrQ-v2's replays do not record them."""
+"""Actions per second of suites. dm_control is left out: its rates differ between tasks, and DrQ-v2's replays do not
+record them."""
 RATE_ROUNDING = 0.5
-"""Tolerance of rates, per second: data sets store whole frames per second."""
+"""Maximum difference of two equal rates, in actions per second: data sets store whole frames per second."""
 UNTIL_SOLVED = ("robosuite", "rlbench")
-"""Suites whose episodes end when their task is solved. In others episodes continue, which makes returns comparable."""
+"""Suites whose episodes end when the task is solved. In other suites they continue, so that returns are comparable."""
 
 AnyEnv = Env | Callable[[], Env] | str
 
@@ -68,25 +69,25 @@ def evaluate(
     """Run a trained agent or policy and write RUN/evaluation.json: success and return, each with its interval.
 
     By default, an agent runs in the environment that it was trained for. A policy trained on demonstrations gets images
-    that are rendered and resized like those of the demonstrations, and an action lasts as long as in the demonstrations
-    (on Meta-World; each of the other suites has one rate). `success` is null in dm_control, which has only rewards.
-    Interval ends are null for a single episode. An episode whose simulator raised an error does not count as a success,
-    has an entry `error`, and is counted in `simulator_errors`.
+    that are rendered and resized like those of the demonstrations. On Meta-World, an action lasts as long as in the
+    demonstrations; each of the other suites has one rate. `success` is null in dm_control, which has only rewards. The
+    ends of an interval are null for a single episode. An episode whose simulator raised an error does not count as a
+    success, has an entry `error`, and is counted in `simulator_errors`.
 
     Time on two cores: about 30 s per episode for a diffusion policy, and about a second for an agent. Disk: some
     kilobytes per episode, and about a megabyte per episode with a video.
 
     Args:
-        run: The run's folder, with `model/` in it.
-        env: The environment. For an agent a goal environment's id, by default the one that it was trained for; for a
-            policy SUITE/TASK, such as metaworld/bin-picking. Cameras may follow an @, separated by commas; they are not
-            needed if the policy has camera names. From Python also a `gymnasium.Env` or a function that makes one.
+        run: The run's folder, which contains `model/`.
+        env: The environment. For an agent, the id of a goal environment; by default the agent's training environment.
+            For a policy, SUITE/TASK, such as metaworld/bin-picking; if the policy has no camera names, add @ and the
+            cameras, separated by commas. From Python also a `gymnasium.Env` or a function that makes one.
         episodes: Number of episodes.
         envs: Number of environments that run in parallel; the result does not depend on it.
         seed: Random seed of the episodes, which differ from all training episodes.
-        video: Number of episodes, starting with the first, that are written as `run/videos/episode-NUMBER.mp4`.
+        video: Number of episodes to write as `run/videos/episode-NUMBER.mp4`, starting with the first.
         device: Device of the networks; by default a GPU if there is one.
-        ensemble: Decay of a temporal ensemble, for a diffusion policy; ACT uses 0.01.
+        ensemble: For a diffusion policy, decay of a temporal ensemble (a mean of overlapping plans); ACT uses 0.01.
         sampler: Sampler of a diffusion policy; by default the one that it was trained for.
         steps: Number of sampling steps of a diffusion policy; by default the number that it was trained for.
 
@@ -94,8 +95,8 @@ def evaluate(
         The file written.
 
     Raises:
-        BadInputError: If there is no agent or policy, or no environment; if the environment has other observations,
-            actions, cameras or another rate; or if the simulator fails in more than a tenth of the episodes.
+        BadInputError: If there is no agent or policy, or no environment. If the observations, actions, cameras or rate
+            of the environment do not fit. If the simulator fails in more than a tenth of the episodes.
     """
     validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed, "video": video}, "evaluate")
     run, kind = Path(run), saved_kind(run)
@@ -132,7 +133,7 @@ def evaluate(
 
 
 def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes an agent's environment, how many it can make, and a description."""
+    """Return a function that makes an agent's environment, the number that it can make, and a description."""
     tree, base, most = dict(saved.env or {}), None, 10**6
     if isinstance(env, str):
         expected = "a goal environment, such as FetchReach-v4, since this run is an agent"
@@ -165,7 +166,7 @@ def task_maker(policy: EncodedPolicy, env: str) -> tuple[Maker, bool]:
 
 
 def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes a policy's environment, how many it can make, and the environment's name."""
+    """Return a function that makes a policy's environment, the number that it can make, and the environment's name."""
     require(env is not None, run, "no environment", "SUITE/TASK", "name one, such as --env metaworld/bin-picking")
     assert env is not None
     if not isinstance(env, str):
@@ -218,7 +219,10 @@ def _repeat(name: str, fps: float | None) -> int:
 
 
 def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
-    """Make the task, or raise if the policy cannot act in it; a policy with several instructions gets the task's."""
+    """Make the task's environment, and raise an error if the policy cannot act in it.
+
+    A policy with several instructions gets the task's instruction.
+    """
     env = make()
     space: Any = env.observation_space
     dims = [("action", env.action_space.shape, policy.config().action_dim)]
@@ -234,7 +238,7 @@ def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
 
 
 class _EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that writes videos of episodes with seeds in `paths`, and does not render other episodes."""
+    """An environment that writes videos of the episodes whose seeds are in `paths`, and does not render others."""
 
     def __init__(self, make: Maker, paths: dict[int, Path]) -> None:
         super().__init__(env := make())

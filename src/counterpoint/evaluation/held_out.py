@@ -55,9 +55,9 @@ def open_unseen(
 ) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
     """Open the recorded episodes with instructions of a data set that runs were not trained on.
 
-    The episodes are a split. If there are no splits, they are those that every run on these data held out, or that its
-    judges did not learn from (cross-fitting); if there are none of these either, all episodes. Runs that were trained
-    on segments (`data.segments`) are shown segments.
+    If the data set has a suitable split, the episodes are that split. Otherwise, they are the episodes that every run
+    on these data held out, or, with cross-fitting, that one of its judges did not learn from. Without such runs, they
+    are all episodes. For runs that were trained on segments (`data.segments`), segments are returned.
 
     Args:
         configs: The runs' configurations.
@@ -68,8 +68,8 @@ def open_unseen(
         dialect: The dialect of HDF5 files; by default that of the runs that were trained on the data set.
 
     Returns:
-        The episodes, facts about them, and for each run whether it was trained on them. With cross-fitting, the facts
-        have `judged`: the number that each episode has in the whole data set, which the runs' judges are asked by.
+        The episodes, facts about them, and for each run True if it was trained on them. With cross-fitting, the facts
+        have `judged`: the number of each episode in the whole data set, which determines the judge that scores it.
 
     Raises:
         BadInputError: If the data set or the split does not exist or has no usable episode.
@@ -126,7 +126,7 @@ def open_unseen(
 
 
 def _unseen(config: Mapping[str, Any]) -> set[int]:
-    """Return the numbers of the episodes that a run held out, or that its judges judge."""
+    """Return the numbers of the episodes that a run held out, or, with cross-fitting, that its judges score."""
     return set(config["held_out"]) if "held_out" in config else {one for part in config["judged"] for one in part}
 
 

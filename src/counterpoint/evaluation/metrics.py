@@ -30,8 +30,8 @@ def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
     """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between curves and time, one number per curve.
 
     A constant curve gets 0. A curve is constant if its range is below 1e-12 of its largest value, since the order of
-    such values is due to rounding. VOC does not depend on the video's content: a clock scores 1. Never report it
-    without its controls.
+    such values is due to rounding. VOC does not depend on the video's content: a reward that only counts frames
+    scores 1. Never report VOC without controls.
     """
     ranks = import_extra("scipy.stats", "report").rankdata(values, axis=-1)
     return _with_time(np.where(_constant(values)[..., None], 0.0, ranks))
@@ -40,14 +40,14 @@ def value_order_correlation(values: Float[Array, "*L T"]) -> Any:
 def value_time_correlation(values: Float[Array, "*L T"]) -> Any:
     """Return Pearson's r between curves and time, 0 for a constant curve; Robometer's code reports it as VOC.
 
-    It has the same limit as `value_order_correlation`. A curve that jumps once, at its end, scores far lower than in
-    VOC.
+    Like VOC (`value_order_correlation`), it does not depend on the video's content. A curve with a single jump at its
+    end scores far lower than it does in VOC.
     """
     return _with_time(np.where(_constant(values)[..., None], 0.0, values))
 
 
 def kendall_tau_b(values: Float[Array, "*L T"]) -> Any:
-    """Return Kendall's tau-b between curves and time: ties are not in the denominator; 0 for a constant curve."""
+    """Return Kendall's tau-b between curves and time; ties are left out of the denominator, a constant curve gets 0."""
     earlier, later = np.triu_indices(np.shape(values)[-1], 1)
     signs = np.sign(values[..., later] - values[..., earlier])
     untied = np.maximum((signs != 0).sum(axis=-1), 1) * max(len(earlier), 1)
@@ -70,7 +70,7 @@ def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> B
     """Return True for each video that scores strictly highest under its instruction; a tie counts as False.
 
     The mean of these flags is the matched accuracy, with chance 1/L. Since ties count as False, an encoder that maps
-    everything to one point scores 0, not the share of videos whose instruction comes first.
+    everything to one point scores 0. If ties went to the first instruction, it would score the share of its videos.
     """
     rows = np.arange(len(scores))
     others = scores.copy()
@@ -83,12 +83,12 @@ def triples(
     own: Int[NDArray[np.int64], " V"],
     allowed: Bool[NDArray[np.bool_], "L L"] | None = None,
 ) -> Float[Array, " V"]:
-    """Return each video's share of other instructions with r_own > r_other; a tie does not count as greater.
+    """Return each video's share of other instructions that score lower than its own; a tie does not count as lower.
 
     Args:
         scores: Scores, one row per video.
         own: Column of each video's instruction.
-        allowed: For the instruction of each row, the other instructions that count; by default all others.
+        allowed: In row i, True for the instructions that count for videos of instruction i; by default all others.
 
     Returns:
         One share per video, `nan` if no other instruction counts. Chance is 1/2.
@@ -105,9 +105,9 @@ def quality_ranking(
 ) -> Float[Array, "*R"]:
     """Return Kendall's tau-b between score and quality, over trajectories of one task.
 
-    The mean is over every combination with one trajectory per level, such as failure < suboptimal < success. This is
-    Robometer's protocol, but its code computes tau-a. Pairs with equal scores are not in the denominator; a combination
-    with only equal scores counts as 0.
+    A combination has one trajectory per quality level, such as failure < suboptimal < success; the result is the mean
+    over all combinations. This is Robometer's protocol, but Robometer's code computes tau-a. Pairs with equal scores
+    are left out of the denominator. A combination with only equal scores counts as 0.
 
     Args:
         levels: Scores of the trajectories of each level, in the order of quality.
@@ -132,8 +132,8 @@ def auroc(
 ) -> Float[Array, "*R"]:
     """Return the share of pairs of a success and a failure in which the success scores higher; a tie counts half.
 
-    `nan` without successes or without failures. Chance is 1/2. It does not show where a good threshold lies. For
-    `weights` see `quality_ranking`.
+    The result is `nan` without successes or without failures. Chance is 1/2. AUROC does not show where a good threshold
+    lies. For `weights` see `quality_ranking`.
     """
     counts = np.ones(len(scores)) if weights is None else weights
     high, low = scores[positive][:, None], scores[~positive]
@@ -147,8 +147,8 @@ def auprc(
 ) -> Float[Array, "*R"]:
     """Return the average precision: the sum over falling thresholds of precision times the increase in recall.
 
-    `nan` without successes. Chance is the share of successes, so compare values only at the same share. For `weights`
-    see `quality_ranking`.
+    The result is `nan` without successes. Chance is the share of successes, so compare values only between data with
+    the same share. For `weights` see `quality_ranking`.
     """
     counts, order = np.ones(len(scores)) if weights is None else weights, np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last index of each run of equal scores
@@ -191,7 +191,7 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
     """Return True for pairs of instructions that differ in exactly one word, which are used as hard negatives.
 
-    An example is "open the drawer" and "close the drawer". Case, punctuation and articles do not count.
+    An example is "open the drawer" and "close the drawer". Case, punctuation and articles are ignored.
     """
     words = [[w for w in re.findall(r"\w+", text.lower()) if w not in ("a", "an", "the")] for text in instructions]
 
@@ -202,11 +202,11 @@ def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"
 
 
 def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = None) -> float:
-    """Return the share of triples that AcTOL's VLO loss would order (section 4.1).
+    """Return the share of triples of frames in the order that AcTOL's VLO loss rewards (section 4.1).
 
-    Triples are frames i, j, k with j and k other than i and |t_i - t_j| < |t_i - t_k|. They are in order if |s_i - s_j|
-    < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2. The share is the same for s and
-    -s, so a falling reward scores as high as a rising one. `nan` if there is no such triple.
+    A triple is three frames i, j, k with j and k other than i, and |t_i - t_j| < |t_i - t_k|. It is in order if
+    |s_i - s_j| < |s_i - s_k|, where s is the similarity of a frame to the instruction. Chance is 1/2. The share is the
+    same for s and -s, so a falling reward scores as high as a rising one. The result is `nan` if there are no triples.
 
     Args:
         similarity: Similarity of each frame to the instruction.
@@ -229,7 +229,7 @@ def step_norms(embeddings: Float[Array, "T D"]) -> Float[Array, " T-1"]:
 
 
 def jump_ratio(embeddings: Float[Array, "T D"]) -> float:
-    """Return the largest step divided by the mean step; 1 if all steps are equal, `nan` if nothing moves."""
+    """Return the largest step divided by the mean step; 1 if all steps are equal, `nan` if all steps are 0."""
     norms = step_norms(embeddings)
     return float(norms.max() / norms.mean()) if norms.any() else float("nan")
 
@@ -238,8 +238,8 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
     """Return AcTOL's Brownian-bridge term (Eq. 4, variance of Eq. 30), the mean over interior frames.
 
     The term is ||z_t - lerp(z_0, z_{T-1}; t)||^2 / (2 var_t) with var_t = (t - t_0)(t_{T-1} - t) / (t_{T-1} - t_0).
-    It grows with the square of the embeddings' length, so compare only embeddings of the same scale. `nan` for fewer
-    than three frames.
+    It grows with the square of the embeddings' length, so compare only embeddings of the same scale. The result is
+    `nan` for fewer than three frames.
 
     Args:
         embeddings: Embedding of each frame.
@@ -255,10 +255,11 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
 
 
 def pairwise_cosine(embeddings: Float[Array, "N D"], weights: Float[Array, "*R N"] | None = None) -> Float[Array, "*R"]:
-    """Return the mean cosine of all pairs of two different rows: DecisionNCE's Table 2, first row, for first frames.
+    """Return the mean cosine over all pairs of different rows.
 
-    `nan` for one row. An untrained network scores near 1 too, so compare centred embeddings. For `weights` see
-    `quality_ranking`; a row that counts twice is not paired with itself.
+    For first frames, this is the first row of DecisionNCE's Table 2. An untrained network scores near 1 too, so compare
+    centred embeddings. The result is `nan` for one row. For `weights` see `quality_ranking`; a row that counts twice is
+    not paired with itself.
     """
     gram, counts = cosine(embeddings, embeddings), np.ones(len(embeddings)) if weights is None else weights
     inside = ((counts @ gram) * counts).sum(axis=-1) - (counts**2) @ np.diag(gram)
@@ -266,7 +267,7 @@ def pairwise_cosine(embeddings: Float[Array, "N D"], weights: Float[Array, "*R N
 
 
 def effective_rank(embeddings: Float[Array, "N D"]) -> float:
-    """Return RankMe (Garrido et al., 2023): exp of the entropy of normalised singular values, 1 to min(N, D).
+    """Return RankMe (Garrido et al., 2023): exp of the entropy of normalised singular values, from 1 to min(N, D).
 
     1 means that everything lies on one line through the origin: the encoder has collapsed.
     """
@@ -294,9 +295,9 @@ def time_probe(
 ) -> Float[Array, "*R"]:
     """Return R^2 of progress t / (T-1) predicted linearly from one frame, on unseen videos; `nan` for one video.
 
-    The prediction is a ridge regression on standardised embeddings, with its strength chosen within the training folds;
-    every video is predicted by a map fitted on other videos. 1 is perfect; predicting the mean gives 0. For `weights`
-    see `quality_ranking`.
+    The prediction is a ridge regression on standardised embeddings, with its strength chosen within the training folds.
+    Every video is predicted by a map fitted on other videos. A perfect prediction scores 1, and predicting the mean
+    scores 0. For `weights` see `quality_ranking`.
     """
     counts = np.ones(len(videos)) if weights is None else weights
     if len(videos) < 2:

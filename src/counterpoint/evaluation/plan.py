@@ -1,8 +1,9 @@
 """`counterpoint plan`: act in the kitchen by planning with the true dynamics and a reward.
 
-DecisionNCE (Li et al., ICML 2024, section 5.3, Appendix E.6) plans with MPPI and rewards S(o_n+1, l) - S(o_n, l). With
-a discount of 1 their sum over a plan is S(o_H, l) - S(o_0, l), so only the image at the plan's end is rendered. R3M's
-reward of o_0, o_n and the instruction also needs only the last image.
+DecisionNCE (Li et al., ICML 2024, section 5.3, Appendix E.6) plans with MPPI, which samples plans and weights them by
+their rewards. The reward of a step is S(o_n+1, l) - S(o_n, l), with S the similarity of an image o and instruction l.
+With a discount of 1, the sum over a plan is S(o_H, l) - S(o_0, l), so only the image at the plan's end is rendered.
+R3M's reward of o_0, o_n and the instruction also needs only that image.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ class PlanConfig(FrozenConfig):
     """The settings of planning.
 
     Attributes:
-        env: kitchen/TASK@CAMERA.
-        reward: The reward to plan for: a run or model; `distance` is the true reward, `constant` is 0.
+        env: The environment's task and camera, as kitchen/TASK@CAMERA.
+        reward: The reward to plan for: a run or model, `distance` for the true reward, or `constant` for 0.
         size: Height and width of the images, in pixels.
         horizon: Number of actions in a plan; 50 in Table 8, the whole episode. Plans are cut at the episode's end, so
-            that at most 25 actions are left after the opening actions.
+            they have at most 25 actions after the 25 opening actions.
         samples: Number of plans per round; 64 in Table 8.
         rounds: Number of rounds before each action; 1 in Table 8.
-        temperature: Temperature of the weights, in standard deviations of the returns. Table 8 has 10, a factor that
-            multiplies normalised returns.
+        temperature: Temperature of the plans' weights, in standard deviations of the returns. Table 8 has 10, but as a
+            factor that multiplies normalised returns.
         noise: Maximum standard deviation of the disturbances, in action units; this library's choice.
-        knots: Number of knots of the disturbances along the horizon, linear in between; this library's choice.
-        prefix: Number of opening actions of an episode. They are an expert's actions in another scene, unchanged, which
-            bring the hand near the handle (Appendix E.6).
+        knots: Number of points along the horizon at which disturbances are drawn, interpolated linearly in between;
+            this library's choice.
+        prefix: Number of opening actions of an episode, which bring the hand near the handle (Appendix E.6). They are
+            an expert's actions from another scene, unchanged.
         episodes: Number of episodes, each in a different scene.
         seed: Random seed of scenes and plans.
         threads: Number of threads that simulate.
@@ -129,8 +131,8 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
         `actions_a_second`, the number of actions simulated per second; and `episodes`.
 
     Raises:
-        BadInputError: If the task is not a kitchen task, a model has no reward for instructions, or the file holds
-            something else.
+        BadInputError: If the task is not a kitchen task, a model has no reward for instructions, or the file exists but
+            is not a result of these settings and weights.
     """
     env, make_reward, identity = prepared(config, device)
     episodes = _begun(out, identity)[: config.episodes]
@@ -150,7 +152,7 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
 
 
 def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Callable[..., Reward], dict[str, Any]]:
-    """Return the environment, the function that makes the reward, and the facts that a resumed result must share.
+    """Return the environment, a function that makes the reward, and the facts that must be equal to resume a result.
 
     Raises:
         BadInputError: See `plan`, except for errors of the file.
@@ -185,7 +187,7 @@ def _result(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _begun(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the episodes in a file with the same settings and weights; create the folder if there is no file."""
+    """Return the finished episodes of a file with equal settings and weights; create the folder if there is no file."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if not out.exists():
         return []
@@ -205,9 +207,9 @@ def plan_episode(
     """Plan one episode that begins with its opening actions, float64 [h, A].
 
     Returns:
-        `progress`, the joint's progress at the end, at most 1; `best`, its largest progress; `opened`, its progress
-        after the opening actions; `solved`, True if the joint is at its goal at the end; `success`, as defined by the
-        task; `planned`, the number of simulated actions; `seconds`.
+        A dictionary. The joint's progress, at most 1: `progress` at the end, `best` at its maximum, `opened` after the
+        opening actions. `solved`: True if the joint is at its goal at the end. `success`: as defined by the task.
+        `planned`: the number of simulated actions. `seconds`: the duration.
     """
     env.look = False
     env.reset(seed=seed)

@@ -48,7 +48,8 @@ CARDS = (
 )
 """Numbers for the top of the page, which shows the first four that are defined."""
 READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
-"""Reward forms of any encoder of frames and instructions. If a run was trained for one of them, all become rows."""
+"""Reward forms that any encoder of frames and instructions has. If a run was trained for one, the page has a row for
+each."""
 
 
 class WatchedReward(EncoderReward):
@@ -92,7 +93,8 @@ def write_report(
         max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
         device: The device that computes, such as cuda.
-        dialect: The dialect of HDF5 files that do not tell it; by default that of the run, if it was trained on them.
+        dialect: The dialect of HDF5 files, if the files do not identify it; by default that of the run's data, if these
+            are the files.
 
     Returns:
         The page.
@@ -167,7 +169,7 @@ def write_report(
 
 
 def results(row: Row) -> dict[str, dict[str, Any]]:
-    """Return the numbers that the card of the run's model shows: a number with its interval for each title."""
+    """Return the numbers for the model's card, each with its interval, keyed by title."""
     chosen = [(name, RECORDED) for name in REWARD] + [("accuracy", RANDOM), ("voc", WRONG), ("accuracy", "last frame")]
     return {
         REWARD[name].title + (f", {given}" if given != RECORDED else ""): row.inputs[given][name].as_json()
@@ -205,7 +207,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
-    """Return a number, its interval and a worthless encoder's number, in per cent of the range `start` to `end`."""
+    """Return positions of a number, its interval and its chance level, in per cent of the range `start` to `end`."""
 
     def position(value: float) -> float:
         shown = value if np.isfinite(value) else estimate.value if np.isfinite(estimate.value) else start
@@ -216,7 +218,7 @@ def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | 
 
 
 def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """Return one chart per metric in `metrics.jsonl`, with training and validation, the loss first."""
+    """Return one chart per metric in `metrics.jsonl`, with the training and the validation curve; the loss is first."""
     numbers = {name for line in lines for name, value in line.items() if isinstance(value, int | float)}
     held_out = {name for line in lines if line["split"] == "val" for name in line}
 
@@ -240,9 +242,9 @@ def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mark
 def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
     """Return a plot of videos as lines in the plane of two principal components, and each instruction's colour.
 
-    This is AcTOL's Figure 5. PCA is used instead of t-SNE because it is linear, has no seed, and cannot invent clusters
-    or cut a path in two. Embeddings are scaled to unit length, as in the cosine. Both axes have the same scale, in a
-    plot `ASPECT` times as wide as high.
+    The plot follows AcTOL's Figure 5, with PCA instead of t-SNE: PCA is linear, has no seed, and cannot invent clusters
+    or cut a path in two. Embeddings are scaled to unit length, as in the cosine. Both axes have the same scale. The
+    plot is `ASPECT` times as wide as high.
     """
     units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
     cloud = np.concatenate(units)
@@ -277,7 +279,7 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
 
 
 def _players(reward: WatchedReward, compared: Compared, embedded: EmbeddedVideos) -> list[tuple[str, dict[str, Any]]]:
-    """Return (instruction, player) of the first video of each of the first instructions, all with one value range."""
+    """Return (instruction, player) for the first video of each of up to `PLAYERS` instructions; y ranges are equal."""
     store, form = compared.store, reward.model.form
     chosen = [embedded.own.tolist().index(own) for own in dict.fromkeys(embedded.own.tolist())][:PLAYERS]
     curves = [reward.curves[at](np.arange(len(embedded.steps[at])), embedded.instructions) for at in chosen]

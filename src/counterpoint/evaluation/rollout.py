@@ -1,8 +1,8 @@
 """Run a policy in parallel environments, one episode for each seed.
 
-An episode depends only on its seed and the policy, not on its row, on parallel episodes or on the order of seeds. The
-one exception is rounding, since a network's output depends slightly on its batch size. Images that the policy does not
-read are not rendered. An episode whose simulator raises or dies is lost; too many lost episodes end the rollout.
+An episode depends only on its seed and the policy, not on parallel episodes or on the order of seeds. The one exception
+is rounding, since a network's output depends slightly on its batch size. Images that the policy does not read are not
+rendered. If a simulator raises an error or dies, its episode counts as failed; too many such episodes end the rollout.
 
 Success is counted in two ways: an episode is a *success* if its goal was reached at any step (the convention of
 contrastive RL and TD InfoNCE), and *held* if its goal was reached at the last step.
@@ -63,7 +63,7 @@ class EpisodeResult:
     error: str | None = None
 
     def as_row(self) -> dict[str, Any]:
-        """Return the known attributes of the episode, for a result file."""
+        """Return the attributes that are not `None`, for a result file; `total_reward` is named `return`."""
         row = {**asdict(self), "return": self.total_reward}
         del row["total_reward"]
         return {key: value for key, value in row.items() if value is not None}
@@ -76,8 +76,8 @@ def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
         seed: The run's seed.
         stream: 0 for training, 1 for evaluation while training, 2 for the final evaluation; two streams never share a
             seed.
-        number: Number of the episode, or of the round of episodes.
-        row: Number of the environment in the round.
+        number: Number of the episode, or of the round of parallel episodes.
+        row: Number of the environment within the round.
     """
     return sample_seed(seed, number, f"episodes of stream {stream}, row {row}", bits=31)
 
@@ -97,18 +97,18 @@ def rollout(
     Args:
         policy: The policy, which acts in all environments (rows) at once.
         env: An environment, a function that makes one, a name such as `metaworld/reach` or `FetchReach-v4`, or a
-            `VectorEnv`, which stays open.
+            `VectorEnv`, which is not closed.
         seeds: Seeds of the episodes.
         envs: Maximum number of parallel environments; if `env` is a single instance, there is one.
-        processes: Run every environment in a separate process.
-        stop_at_success: End an episode when its task is solved. Rewards after that moment are not counted.
+        processes: True to run every environment in a separate process.
+        stop_at_success: True to end an episode when its task is solved. Rewards after that moment are not counted.
         on_episode: Function that is called with every result as soon as its episode ends.
 
     Returns:
         Results in the order of `seeds`.
 
     Raises:
-        BadInputError: If the simulator failed in more than a tenth of the episodes; the message has the first error.
+        BadInputError: If the simulator failed in more than a tenth of the episodes; the message quotes the first error.
     """
     if not isinstance(env, VectorEnv):
         make, most = as_maker(env)
@@ -218,13 +218,13 @@ def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
 
 
 def write_report(path: Path, results: Sequence[EpisodeResult], **beside: Any) -> dict[str, float]:
-    """Write `report` and further entries as JSON; return `means`."""
+    """Write the result of `report`, with the entries `beside`, as JSON; return the result of `means`."""
     write_atomically(path, json.dumps({**beside, **report(results)}, indent=1))
     return means(results)
 
 
 def main_number(path: Path) -> str:
-    """Return the main number of a file written by `write_report`: success, or otherwise the return, with interval."""
+    """Return the main number of a file written by `write_report`, with interval: success if defined, else return."""
     found = json.loads(path.read_text())
     key = "success" if found["success"] is not None else "return"
     count, errors = found[key]["n"], found["simulator_errors"]

@@ -65,10 +65,11 @@ def mean_bca(values: Float[Array, " N"], *, seed: int = 0) -> Estimate:
 
 
 def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 1000) -> list[NDArray[np.int64]]:
-    """Return bootstrap samples of videos: tasks drawn with replacement, then as many videos of each task as it has.
+    """Return bootstrap samples of videos.
 
-    Videos too are drawn with replacement. Statistics of the same samples are paired, so that their differences give the
-    interval of a difference. With one task, only videos are resampled.
+    Tasks are drawn with replacement; then, for each drawn task, as many videos as the task has, also with replacement.
+    With one task, only videos are resampled. Statistics of the same samples are paired, so that their differences give
+    the interval of a difference.
     """
     members: dict[Hashable, list[int]] = {}
     for video, task in enumerate(tasks):
@@ -80,7 +81,7 @@ def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 100
 
 
 def resample_weights(tasks: Sequence[Hashable], *, seed: int = 0) -> Float[Array, "R+1 N"]:
-    """Return how often each of N videos counts: once in the first row, then in each of the `task_resamples`."""
+    """Return how often each of N videos counts: once in the first row; in row r, its count in bootstrap sample r."""
     samples = [np.arange(len(tasks)), *task_resamples(tasks, seed=seed)]
     return np.stack([np.bincount(sample, minlength=len(tasks)) for sample in samples]).astype(np.float64)
 
@@ -114,7 +115,7 @@ def drawn_mean(values: Float[Array, " N"], weights: Float[Array, "R+1 N"]) -> Dr
 
 
 def from_resamples(value: float, draws: Float[Array, " R"], count: int) -> Estimate:
-    """Return a statistic of `count` videos with the percentile interval of its values on `task_resamples`."""
+    """Return a statistic of `count` videos, with the percentile interval of its values on bootstrap samples."""
     known = draws[np.isfinite(draws)]
     if not len(known) or count < 2 or not np.isfinite(value):
         return Estimate(value, nan, nan, count, "none: too few videos")
@@ -132,16 +133,16 @@ def wilson(successes: int, count: int) -> Estimate:
 
 
 def as_share(found: Estimate) -> Estimate:
-    """Return a share of videos with an interval that has a width at 0 and 1 too.
+    """Return a share of videos with an interval that is wider than zero even for a share of 0 or 1.
 
-    The interval is the wider of two: the one resampled over tasks, which accounts for similar videos of one task, and
+    The interval covers two intervals: the bootstrap over tasks, which accounts for similar videos of one task, and
     Wilson's.
     """
     return wider(wilson(round(found.n * found.value), found.n), found)
 
 
 def wider(one: Estimate, other: Estimate) -> Estimate:
-    """Return a number with the lower of two lower ends and the higher of two upper ends."""
+    """Return the first number with an interval that covers both intervals."""
     low, high = np.nanmin([one.low, other.low]), np.nanmax([one.high, other.high])
     return Estimate(one.value, float(low), float(high), one.n, f"wider of {one.method} and {other.method}")
 
@@ -149,7 +150,7 @@ def wider(one: Estimate, other: Estimate) -> Estimate:
 def seeds_interval(values: Float[Array, " N"], *, share: bool = False) -> Estimate:
     """Return the mean over training seeds with Student's t interval.
 
-    There are few seeds: a bootstrap over two or three would be far too narrow.
+    A bootstrap interval over only two or three seeds would be far too narrow.
 
     Args:
         values: One number per seed.

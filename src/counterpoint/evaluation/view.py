@@ -48,13 +48,14 @@ Seen = Mapping[str, NDArray[Any]]
 Steps = NDArray[np.int64]
 
 FRAMES, IMAGES, THUMBNAIL = 128, 64, 220
-"""Number of evenly spread frames of a video that are scored; of images on its page; longer side of thumbnails."""
+"""Number of scored frames of a video, evenly spread; number of images on its page; longer side of thumbnails."""
 LARGEST_UPLOAD, LARGEST_FRAME = 256 * 2**20, 2**25
 """Maximum bytes of an uploaded video, and maximum pixels of a frame (8K)."""
 KEPT = 512 * 2**20
 """Maximum bytes of scored videos and episodes kept in memory."""
 ON_A_PAGE, AT_HOME, RIVALS = 24, 4, 50
-"""Episodes per page, and on the first page; maximum number of wrong instructions compared to find the strongest."""
+"""Episodes per page; episodes on the first page; maximum number of other instructions that are scored for an episode.
+The one with the highest final reward is its strongest rival."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -86,9 +87,10 @@ def view(
         targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; if no data set is given, those
             that the runs were trained on.
         port: The port on this machine; 0 selects a free port.
-        browser: Open the page in the machine's browser.
+        browser: True to open the page in the machine's browser.
         device: The device that computes, such as cuda.
-        dialect: The dialect of HDF5 files that do not tell it; by default that of the runs that were trained on them.
+        dialect: The dialect of HDF5 files, if the files do not identify it; by default that of the runs that were
+            trained on them.
 
     Raises:
         BadInputError: If a target is neither a run nor a data set, or the port is in use.
@@ -147,7 +149,7 @@ class Clip:
 
     @property
     def bytes(self) -> int:
-        """Memory that the clip takes."""
+        """The clip's memory in bytes."""
         return sum(map(len, self.images.values())) + sum(values.nbytes for values in self.embeddings.values())
 
 
@@ -158,7 +160,7 @@ class Viewer:
         targets: Runs and data sets; if no data set is given, those that the runs were trained on are browsed.
         folder: A folder for videos while they are read.
         device: The device that computes.
-        dialect: The dialect of HDF5 files that do not tell it.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
     """
 
     def __init__(self, targets: Sequence[str], folder: Path, device: str = "cpu", dialect: str | None = None) -> None:
@@ -247,7 +249,7 @@ class Viewer:
         )
 
     def episode(self, request: Request) -> Response:
-        """Return an episode with its curves, by default those of its instruction and of the strongest other one."""
+        """Return an episode's page with its curves, by default under its instruction and under its strongest rival."""
         number, at, one = self._episode(request)
         store = one.store
         query, chosen = _query(request, FILTER), _query(request, ("instruction", "against", "camera"))
@@ -373,7 +375,7 @@ class Viewer:
         return clip, clip.bytes
 
     def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Seen]) -> Clip:
-        """Embed frames, and an episode's states, by every run, one chunk at a time; make images of some frames."""
+        """Embed frames and states with every run's encoder, one chunk at a time, and make images of some frames."""
         shown = set(spread(len(steps), IMAGES).tolist())
         embeddings: dict[str, list[Array]] = {name: [] for name in self.runs}
         images: dict[int, bytes] = {}
@@ -389,7 +391,7 @@ class Viewer:
         return Clip(title, seconds.tolist(), steps.tolist(), length, images, joined)
 
     def _panels(self, clip: Clip, instruction: str, against: str, others: Sequence[str]) -> list[Panel]:
-        """Return charts of reward and progress by each run, for `instruction` and `against` or the strongest other."""
+        """Return each run's charts of reward and progress, for `instruction` and `against` or the strongest rival."""
         if self.language:
             texts = check_instructions([instruction, *([against] if against else others)])
             require(instruction != against, "the contrary instruction", "the same", "another", "change a word")

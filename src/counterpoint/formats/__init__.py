@@ -43,7 +43,7 @@ FORMATS = LazyTable(
     },
     "counterpoint.formats",
 )
-"""Name -> `counterpoint.formats.kinds.Format`; formats are tried in this order."""
+"""All formats by name, as `counterpoint.formats.kinds.Format`; they are tried in this order."""
 
 
 def recognise(path: str | Path) -> Format:
@@ -56,6 +56,12 @@ def recognise(path: str | Path) -> Format:
     for kind in FORMATS.values():
         if kind.recognises(path):
             return kind  # type: ignore[no-any-return]
+    from counterpoint.formats.minari.files import is_minari
+
+    if is_minari(path):
+        expected = "a data set of episodes: Minari is read by `data info`, `data doctor` and agents"
+        hint = f"train an agent: counterpoint train td_infonce --data {path} --out OUT"
+        raise BadInputError(path, "a Minari data set", expected, hint)
     raise BadInputError(
         path,
         "a folder without a data set of a known format"
@@ -80,21 +86,21 @@ def open_dataset(
     """Open a data set of any format that this library or an installed package reads.
 
     Args:
-        path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, folders of videos by task, folders of
-            numbered frames, an EPIC-KITCHENS-100 folder, an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA or a
-            folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set, one of its tasks or
-            variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset shards, raw folders of
-            DROID or BridgeData, MCAP files of ROS 2, or a training store; or the URL of LeRobot, EPIC-KITCHENS-100 (in
-            tars), WebDataset or a video folder, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
-        split: One of `split_names(path)`; by default every episode.
+        path: The data set: a LeRobot v3.0 or v2.1 folder; a video folder or its manifest; folders of videos by task;
+            folders of numbered frames; an EPIC-KITCHENS-100 folder; HDF5 files of robomimic, LIBERO, IsaacLab or ALOHA;
+            a DrQ-v2 replay folder; an OGBench file; an RLBench data set, task or variation; an RLDS version folder or
+            one above it; a zarr replay buffer; WebDataset shards; raw folders of DROID or BridgeData; MCAP files of
+            ROS 2; or a training store. LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset and video folders may also be
+            given by URL, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+        split: One of `split_names(path)`; by default all episodes are read.
         camera: Keep only this camera; by default all cameras.
-        dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default the dialect that the
-            facts of the files tell.
-        instruction_key: The key of the instructions to take, for data with several per episode (`Reader.instructions`);
-            by default the first that is not empty.
-        on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
-            episode of a folder, RLDS shard or record, that cannot be used and is left out; by default the first one
-            raises.
+        dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default it is recognised
+            from the content of the files.
+        instruction_key: The key of the instruction to use, for data with several per episode (`Reader.instructions`);
+            by default each episode's first instruction that is not empty.
+        on_bad_row: Called with the error of each part that cannot be used and is left out: a row of a manifest or
+            annotation file, an HDF5 demonstration, a replay file, the folder of an episode, or an RLDS shard or record.
+            By default the first error is raised.
 
     Raises:
         BadInputError: The format is unknown, the data set is damaged, or the split, camera or key does not exist.
@@ -129,7 +135,7 @@ def open_dataset(
 def read_episode_part(
     path: str | Path, episode: int, camera: str | None, start: int, limit: int, dialect: str | None
 ) -> tuple[Array, Array, int]:
-    """Decode frames of one episode from step `start` on, as `counterpoint.formats.video.read_part` does for a video."""
+    """Decode frames of one episode from step `start` on; returns the same as `counterpoint.formats.video.read_part`."""
     store = open_dataset(path, camera=camera, dialect=dialect)
     info, first = store.episodes[episode], store.frames(episode, np.array([start]))
     stop = min(info.length, start + max(1, limit // first.nbytes))
@@ -137,17 +143,17 @@ def read_episode_part(
 
 
 def split_names(path: str | Path) -> tuple[str, ...]:
-    """Return the splits that a data set has; empty where its format has none."""
+    """Return the names of a data set's splits; empty if its format has none."""
     kind = recognise(path)
     return tuple(imported(kind.splits)(located(path))) if kind.splits else ()
 
 
 def validation_split(path: str | Path, wanted: str | None) -> str | None:
-    """Return the split to validate on; `None` where the data set has none.
+    """Return the split to validate on; `None` if the data set does not have the wanted split.
 
     Args:
         path: A data set.
-        wanted: The user's choice. `val` means `valid` where the data set has that name, as robomimic's do.
+        wanted: The split that the user named. `val` also stands for `valid`, which is robomimic's name for it.
     """
     known = split_names(path)
     names = ("val", "valid") if wanted == "val" else (wanted,)

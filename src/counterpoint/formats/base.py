@@ -44,7 +44,10 @@ def read_each(
 def read_alike(
     items: Iterable[Path], read: Callable[[Path], Result], on_bad_row: OnBadRow, *parts: str
 ) -> list[Result]:
-    """Return `read(item)` of each item; also report items whose attributes `parts` differ from the first item's."""
+    """Return `read(item)` for each item, as `read_each` does; also report results that differ in `parts`.
+
+    `parts` are attributes of the results, which must equal those of the first result.
+    """
     kept: list[tuple[Path, Result]] = []
 
     def alike(item: Path) -> Result:
@@ -62,7 +65,7 @@ def read_alike(
 
 
 def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> None:
-    """Raise a `BadInputError` if a split is asked for that the data set does not have."""
+    """Raise a `BadInputError` if the data set does not have the requested split."""
     known, hint = list(names), "name one of these, or leave it out for all"
     expected = "one of {}" if known else "none: this data set has no splits"
     if split is not None:
@@ -80,10 +83,10 @@ def require_new(path: Path) -> None:
 
 
 def stack_images(images: Iterable[tuple[str | Path, Array]]) -> Array:
-    """Return images [H, W, ...], one or more, each given with its place for errors, as one array [N, H, W, ...].
+    """Stack one or more images [H, W, ...] into one array [N, H, W, ...]; errors name the place given with each image.
 
     Raises:
-        BadInputError: An image has another size than the images before it; the error names the first one.
+        BadInputError: An image differs in size from those before it; the error names the first such image.
     """
     found: list[Array] = []
     for where, image in images:
@@ -94,7 +97,7 @@ def stack_images(images: Iterable[tuple[str | Path, Array]]) -> Array:
 
 
 def rows_of(source: Any, wanted: Array) -> Array:
-    """Return rows, ascending without repeats, of an HDF5 data set or a zarr array."""
+    """Return the rows `wanted`, which ascend without repeats, of an HDF5 dataset or a zarr array."""
     first, last = int(wanted[0]), int(wanted[-1]) + 1
     if last - first <= 2 * len(wanted):  # reading one range is faster than reading single rows
         values: Array = source[first:last][wanted - first]
@@ -105,10 +108,10 @@ def rows_of(source: Any, wanted: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a data set, with one value a step.
+    """A column of a data set, with one value per step.
 
     Attributes:
-        dtype: numpy's name of the values' type, or "string".
+        dtype: Type of the values: a numpy name, or "string".
         shape: Shape of one step's value.
         notes: Further facts, as LeRobot keeps them in `meta/info.json`: `names` of the dimensions, units.
     """
@@ -124,19 +127,19 @@ class Reader(EpisodeStore):
     Attributes:
         cameras: Camera names; the first is the default.
         episodes: Length, instruction, frame rate and success of each episode.
-        names: Name of each episode in errors.
+        names: The name of each episode in error messages.
         files: Files whose name, size and modification time enter the fingerprint.
-        identity: Further contents of the fingerprint, in addition to `episodes`.
+        identity: Further values that enter the fingerprint, in addition to `episodes`.
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
-        left_out: Parts of the data set that are not read, in words for `counterpoint data info`: a name, if it has one,
-            and in brackets what else there is to say.
-        columns: Columns that `counterpoint data convert` keeps as they are, by their names there. The columns of
-            actions, state and rewards may be among them.
+        left_out: Parts of the data set that are not read, as texts for `counterpoint data info`: the name of the part,
+            if it has one, with remarks in brackets.
+        columns: Columns that `counterpoint data convert` keeps as they are, by their names in the converted data set.
+            The columns of actions, state and rewards may be among them.
         unread: Names of columns and cameras that are not read and that `counterpoint data convert` asks to drop;
             `left_out` may say more about them.
-        facts: Further facts for `counterpoint data info`, by their titles.
-        instructions: For data that record several instructions of an episode: each episode's text by the key that it is
-            recorded under, empty where it is missing.
+        facts: Further facts that `counterpoint data info` prints, by their titles.
+        instructions: For data with several instructions per episode: under each key, the text of every episode, empty
+            where it is missing.
     """
 
     cameras: tuple[str, ...] = ("camera",)
@@ -152,11 +155,11 @@ class Reader(EpisodeStore):
     instructions: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3] at N >= 1 steps in range, which ascend without repeats."""
+        """Return the images of a camera, uint8 [N, H, W, 3], at N >= 1 valid steps, which ascend without repeats."""
         raise NotImplementedError
 
     def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return distances [N, H, W], uint16 or float32, at N >= 1 steps, as `read` does for images."""
+        """Return the distances [N, H, W], uint16 or float32, of a depth camera at N >= 1 steps; see `read`."""
         raise NotImplementedError
 
     def recorded(self, episode: int, name: str) -> Array:
@@ -164,7 +167,7 @@ class Reader(EpisodeStore):
         raise NotImplementedError
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield what `counterpoint data doctor` reports of the whole data set: contradictions that no read refuses."""
+        """Yield contradictions in the data set for `counterpoint data doctor` that reading does not refuse."""
         yield from ()
 
     def instructed(self, key: str) -> Self:
@@ -193,7 +196,7 @@ class Reader(EpisodeStore):
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3] at the N step `indices`; an unknown camera or step is refused."""
+        """Return the images, uint8 [N, H, W, 3], at the N step `indices`; refuse an unknown camera or step."""
         name = camera or next(iter(self.cameras), "")
         check_camera(name, self)
         images = self._at(self.read, episode, indices, name)
@@ -203,13 +206,13 @@ class Reader(EpisodeStore):
         return images
 
     def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return distances [N, H, W], uint16 in millimetres or float32 in metres; see `EpisodeStore.depth`."""
+        """Return the distances [N, H, W], uint16 in millimetres or float32 in metres; see `EpisodeStore.depth`."""
         name = camera or next(iter(self.depth_cameras), "")
         require_known(name, self.depth_cameras, "camera", hint="name a depth camera that the data have")
         return self._at(self.read_depth, episode, indices, name)
 
     def _at(self, read: Callable[[int, Array, str], Array], episode: int, indices: Array, camera: str) -> Array:
-        """Return images of a camera at steps in any order, read in ascending order; an unknown step is refused."""
+        """Return a camera's images at steps in any order; `read` gets them ascending. Refuse an unknown step."""
         steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
@@ -228,7 +231,7 @@ class Reader(EpisodeStore):
         return found[:, 0] if found is not None and source == "rewards" else found
 
     def _numbers(self, episode: int, name: str) -> Array | None:
-        """Return finite float32 [T, n]."""
+        """Return a vector as finite float32 [T, n]; `None` if it is not recorded."""
         where, length = f"{self.names[episode]}, {name}", self.episodes[episode].length
         with parsing(where, f"numbers for {length} steps"), np.errstate(over="ignore"):
             values = self.vectors(episode, name)

@@ -2,7 +2,7 @@
 
 Foreign files are read inside `parsing`, which turns exceptions that damaged content causes into a `BadInputError`.
 Mistakes in this library's own code, such as an `AttributeError`, keep their traceback. The sizes that a file claims are
-compared with limits, and with the size of the file, before memory is taken for them.
+compared with limits, and with the size of the file, before memory is allocated for them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ DAMAGE = (
 )
 """Errors that parsers raise on damaged content; `SyntaxError` is Pillow's, `SystemError` h5py's."""
 LIBRARIES = {"h5py", "minari", "gymnasium", "mcap", "mcap_ros2", "numcodecs", "PIL", "zarr"}
-"""Packages whose own exceptions count as damage too: they pass on what they read without checking its type."""
+"""Packages whose own exceptions also count as damage, because they do not check the types of what they read."""
 MISTAKES = (AttributeError, TypeError, NameError, AssertionError)
 """Exceptions that mean mistakes in code, not in data, unless one of `LIBRARIES` raises them."""
 
 MOST_PIXELS = 1 << 25
-"""Limit for one image: 8K video has 33 million pixels."""
+"""Maximum number of pixels of one image: a frame of 8K video has 33 million."""
 MOST_BYTES = 1 << 30
-"""Limit for one array, one text file, one pickle, or one part of a file that is read at once."""
+"""Maximum number of bytes of an array, a text file, a pickle, or a part of a file that is read at once."""
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*")
 _MOST_PACKED = 1040  # zlib shrinks zeros by at most this factor
 _TURNS = {
@@ -58,7 +58,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes an image upright, by its EXIF orientation; 1 is upright, and other numbers mean nothing."""
+"""The operation that turns an image upright, by its EXIF orientation; 1 is upright, and other numbers mean nothing."""
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def as_list(value: object) -> Sequence[Any]:
 
 
 def as_whole(value: object) -> int:
-    """Return a whole number, also from a text that spells one; raise `ValueError` for anything else."""
+    """Return a whole number, given as a number or as text; raise `ValueError` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | np.integer):
         raise ValueError(f"{value!r:.40} where a whole number should be")
     return int(value)
@@ -136,7 +136,7 @@ def as_number(value: object) -> float:
 
 
 def as_numbers(values: object) -> Array:
-    """Return an array of real numbers or booleans as it is; raise `ValueError` for an array of anything else."""
+    """Return an array of real numbers or booleans as it is; raise `ValueError` for any other array."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{array.dtype} where numbers should be")
@@ -144,7 +144,7 @@ def as_numbers(values: object) -> Array:
 
 
 def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return shape and dtype of each array of an .npz by name, without unpacking it.
+    """Return the shape and dtype of each array of an .npz file by name, without unpacking the arrays.
 
     Raises:
         ValueError, zipfile.BadZipFile: When the file is damaged, or an array is not as long as its header says.
@@ -162,7 +162,7 @@ def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]
 
 
 def load_arrays(file: Path, names: Sequence[str] | None = None, limit: int = MOST_BYTES) -> dict[str, Array]:
-    """Return arrays of an .npz (all by default), which together have at most `limit` bytes; see `array_headers`."""
+    """Return arrays of an .npz file (all by default) of at most `limit` bytes in total; see `array_headers`."""
     headers = array_headers(file)
     names = list(headers) if names is None else names
     require_size(file, sum(math.prod(headers[name][0]) * headers[name][1].itemsize for name in names), limit)
@@ -171,7 +171,7 @@ def load_arrays(file: Path, names: Sequence[str] | None = None, limit: int = MOS
 
 
 def load_array(content: bytes) -> Array:
-    """Return the array of an .npy; raise `ValueError` where it is not as long as its header says."""
+    """Return the array of an .npy file; raise `ValueError` if it is not as long as its header says."""
     shape, dtype, start = _header(io.BytesIO(content))
     if start + math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"{len(content)} bytes for {dtype} {shape}")
@@ -180,7 +180,7 @@ def load_array(content: bytes) -> Array:
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Return shape, dtype and first byte of the array in an .npy."""
+    """Return the shape, the dtype and the offset of the first byte of the array in an .npy file."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(stream)
@@ -190,7 +190,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
 
 
 def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Image.Image:
-    """Return a decoded image of at most `MOST_PIXELS` pixels, in its own mode, upright as its EXIF orientation says.
+    """Return a decoded image of at most `MOST_PIXELS` pixels, in its own colour mode, turned by its EXIF orientation.
 
     Pillow does not look at the checksums of a PNG's pixels; this function verifies them. A JPEG has no checksum: a file
     that is cut short or has a damaged header is refused, but most other damage goes unnoticed and changes pixels.
@@ -222,12 +222,12 @@ def decode_image(where: str | Path, content: bytes | memoryview, formats: Sequen
     expected, hint = "8 bits a channel", "leave depth images out; save colours with 8 bits a channel"
     require(not _has_wide_channels(content), where, "an image with 16 bits a channel", expected, hint)
     image = open_image(where, content, formats)
-    require(image.mode[0] not in "IF", where, f"an image of mode {image.mode}", expected, hint)  # wide TIFF
+    require(image.mode[0] not in "IF", where, f"an image of mode {image.mode}", expected, hint)  # TIFF above 8 bits
     return np.asarray(image.convert("RGB"))
 
 
 def is_depth(content: bytes | memoryview) -> bool:
-    """Return whether an image's first bytes (26 suffice) say that it holds depth: a grey PNG of 16 bits, or a TIFF."""
+    """Return whether an image holds depth (a grey PNG of 16 bits, or a TIFF); its first 26 bytes suffice."""
     return (_has_wide_channels(content) and content[25] == 0) or bytes(content[:4]) in _TIFF
 
 
@@ -254,7 +254,7 @@ def _has_wide_channels(content: bytes | memoryview) -> bool:
 
 
 def _check_png(content: bytes) -> None:
-    """Raise `ValueError` if a chunk fails its checksum."""
+    """Raise `ValueError` if a chunk of a PNG does not match its checksum."""
     place = 8
     while place < len(content):
         (length,) = struct.unpack_from(">I", content, place)

@@ -3,14 +3,14 @@
 ::
 
     .../TASK/00/2022-01-01_00-00-00/raw/traj_group0/traj0/
-        images0/im_0.jpg        T + 1 images of a camera; images1, ... of further ones; depth_images0: not read
+        images0/im_0.jpg        T + 1 images of a camera; images1, ... of further cameras; depth_images0: not read
         obs_dict.pkl            full_state [T + 1, 7] and more
-        policy_out.pkl          T actions [7], each alone or in a dictionary as `actions`
-        lang.txt                instructions, one a line, and lines that tell the annotators' confidence
+        policy_out.pkl          T actions [7], each as an array or in a dictionary under `actions`
+        lang.txt                instructions, one a line, and lines with the annotators' confidence
 
 Step t holds image t, state t and action t, as in the conversion by BridgeData's authors
 (`data_processing/bridgedata_raw_to_numpy.py` of bridge_data_v2). This reader is written from that script and tested on
-files made after it.
+files generated in the form that it reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HINT = "download this trajectory again, or remove its folder"
 
 @dataclass(frozen=True)
 class _Trajectory:
-    """A folder, its actions and state (float64 [T, 7]), cameras, the number of its first image, and instructions."""
+    """A trajectory: folder, actions and state (float64 [T, 7]), cameras, number of the first image, instructions."""
 
     folder: Path
     actions: Array
@@ -57,18 +57,19 @@ class BridgeStore(Reader):
 
     - T + 1 images give T steps: the last image follows the last action and is left out. Data recorded before
       23 July 2021 have images that are one step late: there image t + 1 and state t + 1 go with action t, which leaves
-      one step less, as in the authors' conversion. The folder's date decides.
+      one step fewer, as in the authors' conversion. The folder's date decides.
     - Cameras have the names of BridgeData's RLDS version: `image_0` is the folder `images0`. Only cameras that all
       trajectories have are read; `counterpoint data info` names the others.
     - Actions: the change of the gripper's position (metres) and rotation (Euler angles, radians), and the gripper (1
       opens). State: position, Euler angles, and the gripper's opening.
     - The instruction is the first line of `lang.txt`; further lines are other people's words for the same trajectory,
       under the keys `line_2` and so on.
-    - Pickles are read without running anything that they name.
+    - Pickles are read without running any code that they name.
 
     Args:
         path: A trajectory's folder, or a folder above it, up to that of the whole data set.
-        on_bad_row: Called for each trajectory that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each trajectory that cannot be used and is left out; by default the first
+            error is raised.
 
     Raises:
         BadInputError: When a trajectory is damaged, or its parts differ in length.
@@ -100,7 +101,7 @@ class BridgeStore(Reader):
         )
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         found = self._found[episode]
         paths = [found.folder / camera.replace("_", "s") / f"im_{found.first + step}.jpg" for step in steps]
         return stack_images((path, decode_image(path, read_bytes(path), ["JPEG"])) for path in paths)
@@ -136,7 +137,7 @@ def _read(folder: Path) -> _Trajectory:
 
 
 def _numbers(where: Path, values: Any, name: str) -> Array:
-    """Return float64 [T, 7]."""
+    """Return the actions or the state as float64 [T, 7]."""
     try:
         rows = [as_numbers(row).ravel() for row in values] if isinstance(values, list) else as_numbers(values)
         array = np.array(rows, np.float64)
@@ -149,7 +150,7 @@ def _numbers(where: Path, values: Any, name: str) -> Array:
 
 
 def _images(folder: Path) -> dict[str, int]:
-    """Return the number of images of each camera; they are numbered from 0 without a gap."""
+    """Return the number of images of each camera; the images must be numbered from 0 without a gap."""
     found: dict[str, int] = {}
     cameras = ((_CAMERA.fullmatch(part.name), part) for part in sorted(folder.iterdir()))
     for name, part in ((name, part) for name, part in cameras if name and part.is_dir()):

@@ -2,15 +2,15 @@
 
 ::
 
-    LAB/success/2023-05-15/Mon_May_15_00:51:15_2023/    an episode; those of LAB/failure did not succeed
+    LAB/success/2023-05-15/Mon_May_15_00:51:15_2023/    an episode; episodes of LAB/failure did not succeed
         metadata_UUID.json                  success, current_task, trajectory_length
         trajectory.h5                       action/NAME, observation/robot_state/NAME: [T, n] or [T]
-                                            observation/camera_type/SERIAL: [T], 0 on the wrist, else beside it
+                                            observation/camera_type/SERIAL: [T], 0: on the wrist, otherwise exterior
         recordings/MP4/SERIAL.mp4           the left view of a stereo camera, one frame a step
         recordings/MP4/SERIAL-stereo.mp4, recordings/SVO/SERIAL.svo    both views; not read
     aggregated-annotations-030724.json      {UUID: {"language_instruction1": ..., "language_instruction2": ...}}
 
-This reader is written from DROID's documentation and sources, and tested on files made after them.
+This reader is written from DROID's documentation and sources, and tested on files generated in that form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from counterpoint.formats.kinds import DROID_NUMBERS, droid_episodes
 from counterpoint.formats.video import probe_video, read_frames
 
 _FPS = 15.0  # DROID's control rate; the files do not record it
-_SLACK = 2  # frames by which a video may differ from the number of steps
+_SLACK = 2  # maximum difference between the number of frames of a video and the number of steps
 _TASK = "current_task"
 _ANNOTATIONS = ("aggregated-annotations-*.json", "droid_language_annotations.json")
 _ABOVE = 4  # levels from an episode up to the folder of the annotations
@@ -47,7 +47,7 @@ _HINT = "download this episode again, or remove its folder"
 
 @dataclass(frozen=True)
 class _Recording:
-    """An episode's folder, videos by camera, length, outcome according to its folder and to its files, and words."""
+    """An episode: folder, cameras, videos, length, outcome according to its folder and its files, instructions."""
 
     folder: Path
     cameras: tuple[str, ...]
@@ -69,14 +69,15 @@ class DroidStore(Reader):
     - Actions and state have the same numbers as those of the RLDS version. Action: the commanded Cartesian position
       (x, y, z in metres; Euler angles xyz in radians), then the gripper (0 open, 1 closed). State: the measured
       Cartesian position, the gripper, seven joint angles.
-    - Success is the name of the folder, `success` or `failure`; elsewhere, what the metadata or the numbers say.
-    - Instructions are those of the annotations, a file in the given folder or above it; their keys are
-      `language_instruction1` to `3`. `current_task` is the kind of task that the collector chose, such as "Move object
-      into or out of container".
+    - Success is taken from the folder's name, `success` or `failure`, or else from the metadata or `trajectory.h5`.
+    - Instructions come from the annotations, a file in the given folder or above it, under the keys
+      `language_instruction1` to `3`. The last key, `current_task`, is the kind of task that the collector chose, such
+      as "Move object into or out of container".
 
     Args:
         path: An episode's folder, or a folder above it, up to that of all laboratories.
-        on_bad_row: Called for each episode that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each episode that cannot be used and is left out; by default the first
+            error is raised.
 
     Raises:
         BadInputError: When an episode is damaged, lacks its videos, or has other cameras than the first.
@@ -117,7 +118,7 @@ class DroidStore(Reader):
                 yield BadInputError(one.folder, found, "the same outcome", "move the episode, or correct its metadata")
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         return read_frames(self._found[episode].videos[self.cameras.index(camera)], steps)
 
     def vectors(self, episode: int, name: str) -> Array | None:
@@ -131,7 +132,7 @@ class DroidStore(Reader):
 
 
 def _annotations(path: Path) -> tuple[Path | None, Mapping[str, Any]]:
-    """Return the file of annotations in a folder or above it, and its content; `None` and nothing without one."""
+    """Return the file of annotations in a folder or above it, and its content; `None` and {} if there is none."""
     here = path.resolve()
     for folder in (here, *here.parents[:_ABOVE]):
         files = sorted(file for name in _ANNOTATIONS for file in folder.glob(name))
@@ -179,7 +180,7 @@ def _read(folder: Path, notes: Mapping[str, Any]) -> _Recording:
 
 
 def _metadata(folder: Path) -> tuple[str, Mapping[str, Any]]:
-    """Return an episode's UUID and metadata; nothing of an episode that was not processed after recording."""
+    """Return an episode's UUID and metadata; both are empty if the episode was not processed after recording."""
     files = sorted(folder.glob("metadata_*.json"))
     found = f"{len(files)} files metadata_*.json"
     require(len(files) < 2, folder, found, "one, named by the episode's UUID", "remove what is not of this episode")
@@ -207,7 +208,7 @@ def _part(file: Any, name: str) -> Any:
 
 
 def _rows(where: Path, file: Any, part: str, size: int) -> int:
-    """Return T of an array [T, size], or [T] for one number a step, without reading it."""
+    """Return the length T of an array [T, size], or [T] if `size` is 1, without reading the array."""
     shape = tuple(_part(file, part).shape)
     good = len(shape) in (1, 2) and (shape[1:] or (1,)) == (size,)
     require(good, f"{where}, {part}", f"the shape {list(shape)}", f"[T, {size}]", _HINT)

@@ -4,8 +4,8 @@ A file holds L + 1 rows of each array; row 0 is the reset, with a dummy action::
 
     row            0     1     2   ...   L
     observation    o0    o1    o2  ...   oL      uint8 [L + 1, 3 * stack, H, W], the newest image last
-    action         -     a0    a1  ...   aL-1    [L + 1, A]: row i led from o(i-1) to o(i)
-    reward         -     r0    r1  ...   rL-1    of those actions
+    action         -     a0    a1  ...   aL-1    [L + 1, A]: the action of row i led from o(i-1) to o(i)
+    reward         -     r0    r1  ...   rL-1    of the action in the same row
     discount       1     1     1   ...           (not read)
 
 So an episode has L steps: image t is the newest of row t; action and reward t are those of row t + 1.
@@ -41,7 +41,8 @@ class DrqReplayStore(Reader):
 
     Args:
         path: The folder.
-        on_bad_row: Called for each file that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each file that cannot be used and is left out; by default the first error
+            is raised.
 
     Raises:
         BadInputError: When a file is damaged, lacks an array, or its lengths disagree.
@@ -57,7 +58,7 @@ class DrqReplayStore(Reader):
         self.episodes = tuple(EpisodeInfo(length, text, _FPS) for length in lengths.values())
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]: the newest image of each stack."""
+        """Return the newest image of each stack, uint8 [N, H, W, 3]."""
         file = self.files[episode]
 
         def unpack() -> tuple[Array, int]:
@@ -67,7 +68,7 @@ class DrqReplayStore(Reader):
         return _images.get((str(file), file.stat().st_mtime_ns), unpack)[steps]
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions, where action t leads from image t to image t + 1, and their rewards."""
+        """Return actions or rewards. Action t leads from image t to image t + 1, and reward t is its reward."""
         return self._array(episode, _ARRAYS[name])[1:] if name in _ARRAYS else None
 
     def _array(self, episode: int, name: str) -> Array:
@@ -76,7 +77,7 @@ class DrqReplayStore(Reader):
 
 
 def _length(file: Path) -> int:
-    """Return the number of steps from the arrays' headers, which must agree with the file's name; no array is read."""
+    """Return the number of steps according to the arrays' headers, which must match the file's name; read no array."""
     with parsing(file, _EXPECTED, _HINT):
         shapes = array_headers(file)
         missing = sorted({"observation", "action", "reward"} - shapes.keys())

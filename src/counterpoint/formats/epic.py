@@ -1,6 +1,6 @@
 """EPIC-KITCHENS-100: narrated segments of first-person video, in the layout of the official download.
 
-`EPIC_100_train.csv` and files like it name segments by their first and last frame. The frames are
+`EPIC_100_train.csv` and similar files list segments by their first and last frame. The frames are
 `ROOT/PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg`, or the same names in `ROOT/PXX/rgb_frames/VIDEO_ID.tar`.
 Times come from the frame rates in `EPIC_100_video_info.csv`.
 
@@ -57,14 +57,15 @@ def epic_splits(path: Path) -> tuple[str, ...]:
 
 
 class EpicKitchensStore(Reader):
-    """Segments whose frames exist: one camera, `rgb`; neither actions nor state.
+    """The narrated segments whose frames exist: one camera, `rgb`, and neither actions nor state.
 
     Args:
         annotations_csv: EPIC_100_train.csv or another file with the same columns, or several files.
         frames_root: The folder of PXX folders.
         video_info_csv: EPIC_100_video_info.csv; by default searched for in the folder of the annotations.
         strict: Raise if frames of a segment are missing, instead of leaving the segment out.
-        on_bad_row: Called for each row that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each row that cannot be used and is left out; by default the first error is
+            raised.
 
     Attributes:
         skipped: The narration_id of each segment left out because frames of it are missing.
@@ -135,7 +136,7 @@ class EpicKitchensStore(Reader):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of the segments and of each used file; computed only once, because there are many files."""
+        """Hex digest of the segments and of each file used; it is computed only once, because there are many files."""
         digest, used = hashlib.sha256(repr((self.episodes, self.identity)).encode()), dict[str, list[Array]]()
         for segment in self._segments:
             used.setdefault(segment.video, []).append(np.arange(segment.start, segment.stop + 1))
@@ -147,8 +148,8 @@ class EpicKitchensStore(Reader):
     def findings(self) -> Iterator[BadInputError]:
         """Yield the videos whose rate in the table contradicts the times of narrations or the number of frames.
 
-        The official table gives the rate of the recording, while frames were extracted at 50 or 60 a second: for a few
-        videos these differ by far.
+        The official table gives the rate of the recording, while frames were extracted at 50 or 60 a second. For a few
+        videos the two rates differ widely.
         """
         for video, (stop, row) in self._last.items():
             (fps, duration), frames = self._rates[video], self._frames_of(video)
@@ -164,7 +165,7 @@ class EpicKitchensStore(Reader):
                 yield BadInputError(f"{self._info}, {video}", found, f"{fps:.6g}, as fps says", hint)
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         segment = self._segments[episode]
         source = self._frames_of(segment.video)
         named = ((f"{source.path}, {_FRAME_NAME % number}", number) for number in (segment.start + steps).tolist())
@@ -178,23 +179,23 @@ class EpicKitchensStore(Reader):
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """The frames of one video: files of a folder, or byte ranges of a tar."""
+    """The frames of one video, which are files in a folder or byte ranges of a tar."""
 
     path: Path  # the folder or the tar
     numbers: NDArray[np.int64]  # [n], ascending
     ranges: NDArray[np.int64] | None = None  # [n, 2], offset and size of each inside the tar; `None` for a folder
 
     def count(self, start: int, stop: int) -> int:
-        """Return the number of frames that exist with start <= number <= stop."""
+        """Return how many of the frames with start <= number <= stop exist."""
         left, right = np.searchsorted(self.numbers, [start, stop + 1])
         return int(right - left)
 
     def status(self, numbers: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield name, size and modification time of the files that hold these frames."""
+        """Yield the name, size and modification time of each file that holds these frames."""
         names = [self.path.name] if self.ranges is not None else [_FRAME_NAME % number for number in numbers.tolist()]
         folder = self.path.parent if self.ranges is not None else self.path
         with parsing(folder, "readable files", _HINT):
-            # There are millions: look up names inside an open folder, since a path takes several times as long.
+            # There are millions of files: looking up names in an open folder is several times faster than whole paths.
             descriptor = os.open(folder, os.O_RDONLY)
             try:
                 for name in names:

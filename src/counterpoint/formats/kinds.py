@@ -24,13 +24,14 @@ class Format:
         name: The format's name in `counterpoint.formats.FORMATS`.
         title: The format's name as users see it.
         files: The files by which the format is recognised, in words.
-        recognises: Returns a true value if a file or folder is of this format; cheap, by the names of files.
+        recognises: Function that returns a true value if a file or folder is of this format; it is cheap, because it
+            looks only at the names of files.
         reader: "module:class" of the format's `EpisodeStore`, called with the path, `split=` and `on_bad_row=`.
         splits: "module:function" of a function that returns the names of a path's splits; empty for a format without
             splits, whose reader takes no `split`.
-        reports: False if the reader takes no `on_bad_row`, because it uses all of a data set or nothing.
-        streams: True if frames are read by ranges, so that the data set may be a URL.
-        dialects: True if files of this format differ in their meaning, so that its reader takes `dialect=`.
+        reports: False if the reader takes no `on_bad_row`, because it reads either the whole data set or nothing.
+        streams: True if frames are read by byte ranges, so that the data set may be given by URL.
+        dialects: True if similar files of this format differ in their meaning, so that the reader takes `dialect=`.
     """
 
     name: str
@@ -70,7 +71,10 @@ TRAINING_STORE = Format(
 
 
 def epic_tables(path: Path) -> list[Path]:
-    """Return the annotation files in the folder, or if it has none, in its parent; the test set has no narrations."""
+    """Return the annotation files in the folder or, if it has none, in its parent.
+
+    The test set is not among them, because it has no narrations.
+    """
     for folder in (path, path.parent):
         tables = [folder / f"EPIC_100_{split}.csv" for split in ("train", "validation")]
         if any(table.is_file() for table in tables):
@@ -100,10 +104,10 @@ EPIC_KITCHENS = Format(
 # Folders of videos
 
 MANIFESTS = ("manifest.csv", "manifest.tsv", "manifest.jsonl")
-"""The names a manifest may have."""
+"""The possible names of a manifest."""
 VIDEO_ENDINGS, IMAGE_ENDINGS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png")
 _NUMBERED = re.compile(rf"(.*?)(\d{{1,18}})\.({'|'.join(IMAGE_ENDINGS)})", re.IGNORECASE)
-_LITTER = {"Thumbs.db", "desktop.ini"}  # besides files whose names start with a dot
+_LITTER = {"Thumbs.db", "desktop.ini"}  # files to ignore, as files whose names start with a dot are
 
 
 def _visible(folder: Path) -> list[str]:
@@ -111,9 +115,10 @@ def _visible(folder: Path) -> list[str]:
 
 
 def numbered_images(folder: Path) -> dict[int, str]:
-    """Return the names of a folder's frames by their numbers, ascending.
+    """Return the names of a folder's numbered images by their numbers, ascending.
 
-    The result is empty unless the folder holds nothing but two or more images whose names differ in their number alone.
+    The result is empty unless the folder holds at least two images and nothing else, and their names differ only in
+    the number.
     """
     found = [_NUMBERED.fullmatch(name) for name in (_visible(folder) if folder.is_dir() else ())]
     names = {int(match[2]): match[0] for match in found if match}
@@ -122,7 +127,7 @@ def numbered_images(folder: Path) -> dict[int, str]:
 
 
 def frame_folders(path: Path) -> list[Path]:
-    """Return the folder itself if it holds numbered frames, or the folders in it if all do; otherwise nothing."""
+    """Return the folder if it holds numbered frames, or its subfolders if all of them do; otherwise an empty list."""
     if numbered_images(path):
         return [path]
     inside = [path / name for name in _visible(path)] if path.is_dir() else []
@@ -130,7 +135,7 @@ def frame_folders(path: Path) -> list[Path]:
 
 
 def task_folders(path: Path) -> dict[Path, list[Path]]:
-    """Return the videos of each folder in a folder that holds nothing but folders of videos; otherwise nothing."""
+    """Return the videos in each subfolder; empty unless the folder holds only subfolders with only videos."""
     found: dict[Path, list[Path]] = {}
     for folder in (path / name for name in (_visible(path) if path.is_dir() else ())):
         names = _visible(folder) if folder.is_dir() else []
@@ -176,7 +181,7 @@ def rlds_folder(path: Path) -> Path | None:
     """Return the version folder at or below a path; `None` if there is none.
 
     Raises:
-        BadInputError: When several versions lie below it.
+        BadInputError: When several versions lie below the path.
     """
     for depth in ("", "*/", "*/*/") if path.is_dir() else ():
         folders = sorted(
@@ -204,7 +209,7 @@ ZARR_ENDS = "meta/episode_ends"
 
 
 def _members(path: Path) -> list[str]:
-    """Return the names of the members of a zip file; an empty list if it is damaged or no zip file."""
+    """Return the names of a zip file's members; an empty list if the file is damaged or is not a zip file."""
     damage = (OSError, EOFError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error)
     with contextlib.suppress(*damage), zipfile.ZipFile(path) as archive:
         return archive.namelist()
@@ -232,7 +237,7 @@ DROID_NUMBERS = "trajectory.h5"
 
 
 def droid_episodes(path: Path) -> Iterator[Path]:
-    """Yield the folders of episodes: the folder itself, those of a day, an outcome, a laboratory, or of them all."""
+    """Yield the episodes at or below a path, which is an episode, a day, an outcome, a laboratory, or all of DROID."""
     outcomes = [f"{above}{name}/*/*" for above in ("", "*/", "*/*/") for name in ("success", "failure")]
     for depth in ("", "*", "*/*", *outcomes) if path.is_dir() else ():
         for folder in (numbers.parent for numbers in path.glob(str(Path(depth) / DROID_NUMBERS))):
@@ -251,13 +256,13 @@ DROID = Format(
 # HDF5 of robomimic, LIBERO, IsaacLab and ALOHA
 
 ALOHA_NAME = re.compile(r"episode_(\d+)")
-"""Name of a file that is one demonstration."""
+"""Name, without its ending, of an HDF5 file that holds one demonstration."""
 
 
 def hdf5_files(path: Path) -> list[Path]:
     """Return the file itself, or the HDF5 files in the folder; empty if there are none.
 
-    Files `episode_N` come in the order of their numbers, others in that of their names.
+    If all files are named `episode_N`, they are sorted by number; otherwise by name.
     """
     if path.is_file():
         return [path] if path.suffix in (".hdf5", ".h5") else []
@@ -282,7 +287,7 @@ OGBENCH_ARRAYS = ("observations", "actions", "terminals")
 
 
 def is_ogbench(path: Path) -> bool:
-    """Return whether this file is one of OGBench's: an .npz with OGBench's three arrays."""
+    """Return whether a file is a data set of OGBench: an .npz with OGBench's three arrays."""
     return path.suffix == ".npz" and {f"{name}.npy" for name in OGBENCH_ARRAYS} <= set(_members(path))
 
 
@@ -298,11 +303,11 @@ OGBENCH = Format(
 # DrQ-v2
 
 DRQ_NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
-"""TIME_NUMBER_LENGTH.npz."""
+"""Names of the form TIME_NUMBER_LENGTH.npz."""
 
 
 def drq_files(path: Path) -> list[Path]:
-    """Return the folder's episodes in the order of their numbers; empty if there are none."""
+    """Return the files of a folder's episodes in the order of their numbers; empty if there are none."""
     if not path.is_dir():
         return []
     numbered = [(DRQ_NAME.fullmatch(file.name), file) for file in path.glob("*.npz")]
@@ -317,11 +322,11 @@ DRQ_REPLAY = Format(
 
 RLBENCH_NUMBERS = "low_dim_obs.pkl"
 RLBENCH_EPISODE = re.compile(r"episode(\d+)")
-_DEPTHS = ("", "episodes", "*/episodes", "*/*/episodes")  # from the folder of episodes up to that of several tasks
+_DEPTHS = ("", "episodes", "*/episodes", "*/*/episodes")  # for a folder of episodes, up to a folder of tasks
 
 
 def rlbench_episodes(path: Path) -> Iterator[Path]:
-    """Yield the folders of episodes in a data set, in one task, in one variation, or in a folder of episodes."""
+    """Yield the folders of episodes below the folder of a data set, of a task, of a variation, or of episodes."""
     for depth in _DEPTHS if path.is_dir() else ():
         for numbers in path.glob(str(Path(depth) / "episode*" / RLBENCH_NUMBERS)):
             if RLBENCH_EPISODE.fullmatch(numbers.parent.name):
@@ -340,7 +345,10 @@ RLBENCH = Format(
 
 
 def shards(path: Path, split: str | None = None) -> list[Path]:
-    """Return the shards of a folder or of one of its splits, or the one shard that is named; empty without shards."""
+    """Return the shards in a folder, or in one of its splits; empty if there are none.
+
+    The path of a single shard gives that shard.
+    """
     if path.is_file():
         return [path] if path.suffix == ".tar" else []
     splits = shard_splits(path)
@@ -349,7 +357,7 @@ def shards(path: Path, split: str | None = None) -> list[Path]:
 
 
 def shard_splits(path: Path) -> tuple[str, ...]:
-    """Return the splits, which are the folders of shards; empty if the folder itself holds shards."""
+    """Return the names of the splits, which are the subfolders with shards; empty if the folder itself holds shards."""
     if not path.is_dir() or next(path.glob("*.tar"), None):
         return ()
     return tuple(sorted({shard.parent.name for shard in path.glob("*/*.tar")}))
@@ -372,7 +380,7 @@ _TRAJECTORIES = ("", "traj*", "traj_group*/traj*", *(f"{'*/' * depth}raw/traj_gr
 
 
 def bridge_trajectories(path: Path) -> Iterator[Path]:
-    """Yield the folders of trajectories: the folder itself, or those below it in BridgeData's tree."""
+    """Yield the folders of trajectories: the folder itself, or the folders below it in BridgeData's tree."""
     for depth in _TRAJECTORIES if path.is_dir() else ():
         for state in path.glob(str(Path(depth) / BRIDGE_STATE)):
             if (state.parent / BRIDGE_ACTIONS).is_file():
@@ -393,7 +401,7 @@ ROS_TOPICS = "topics.json"
 
 
 def mcap_files(path: Path) -> list[Path]:
-    """Return the file itself, or the MCAP files in a folder and in the folders in it; empty if there are none."""
+    """Return the file itself, or the MCAP files in a folder and its subfolders; empty if there are none."""
     if path.is_file():
         return [path] if path.suffix == ".mcap" else []
     return sorted(file for depth in ("*.mcap", "*/*.mcap") for file in path.glob(depth))

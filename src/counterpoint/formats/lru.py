@@ -1,4 +1,4 @@
-"""An LRU cache bounded in bytes, or in the number of results if each counts as 1."""
+"""A cache of recently used results with a limit in bytes, or in the number of results if each counts as 1."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LRUCache(Generic[Value]):
     """A cache of results by key; when they exceed `limit` bytes in total, the least recently used are dropped.
 
     Attributes:
-        limit: Maximum number of bytes kept; a single result that is larger is kept by itself.
-        bytes: Bytes kept now.
+        limit: Maximum number of bytes kept; a larger result is kept as the only one.
+        bytes: The number of bytes kept now.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,7 +26,7 @@ class LRUCache(Generic[Value]):
             os.register_at_fork(after_in_child=self._clear)  # another thread may have held the lock
 
     def _clear(self) -> None:
-        self._inherited = getattr(self, "_values", None)  # referenced, so that a fork closes none of its parent's files
+        self._inherited = getattr(self, "_values", None)  # so that a fork closes none of its parent's files
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.bytes = 0
@@ -35,14 +35,14 @@ class LRUCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
-        """Return the result kept under `key`, or else make it; `make` returns the result and its size in bytes."""
+        """Return the result kept under `key`, or that of `make`, which returns a result and its size in bytes."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key][0]
         value, size = make()
         with self._lock:
-            known = self._values.pop(key, None)  # another thread may have been faster
+            known = self._values.pop(key, None)  # another thread may have made it in the meantime
             self._values[key] = value, size
             self.bytes += size - (known[1] if known else 0)
             while self.bytes > self.limit and len(self._values) > 1:

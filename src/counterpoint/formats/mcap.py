@@ -1,7 +1,7 @@
-"""The reader of ROS 2 recordings in MCAP files, the form in which `ros2 bag record` writes; ROS is not needed.
+"""The reader of ROS 2 recordings in MCAP files, which `ros2 bag record` writes; ROS is not needed.
 
-Each file is an episode. `topics.json`, beside the files or in the folder that is opened, says what is read; every key
-may be left out::
+Each file is an episode. `topics.json`, next to the files or in the folder that is opened, names the topics to read;
+every key may be left out::
 
     {"cameras": {"front": "/front/image_raw/compressed", "wrist": "/wrist/image_raw"},
      "state": ["/joint_states"], "actions": ["/command", "/gripper/command"],
@@ -46,14 +46,14 @@ _EXPECTED, _HINT = "a whole MCAP file of ROS 2", "try: mcap recover FILE -o OUT,
 _SECOND = 10**9  # times are whole nanoseconds
 _COMPRESSED, _PLAIN, _JOINTS = "sensor_msgs/CompressedImage", "sensor_msgs/Image", "sensor_msgs/JointState"
 _CHANNELS = {"rgb8": [0, 1, 2], "bgr8": [2, 1, 0], "rgba8": [0, 1, 2, 3], "bgra8": [2, 1, 0, 3], "mono8": [0]}
-"""Encoding of an image -> the place of each channel, red first."""
+"""Encoding of an image -> the positions of its channels in the order red, green, blue."""
 _DEPTH = re.compile(r"16UC1|32FC1|mono16|compressedDepth")
 _IMAGES = (_COMPRESSED, _PLAIN)
 _COLOURS = ("jpeg", "jpg", "png", *_CHANNELS)
 _SECTIONS = ("cameras", "state", "actions", "instruction")
 
 Labelled = Mapping[str, float]
-"""The numbers of a message by name, such as a joint's."""
+"""The numbers of a message by name, such as the position of each joint."""
 Integers = NDArray[np.int64]
 
 
@@ -93,7 +93,7 @@ _VECTORS: Mapping[str, Callable[[Any], Labelled]] = MappingProxyType(
         "geometry_msgs/TwistStamped": lambda message: _twist(message.twist),
     }
 )
-"""Type of a message -> its numbers; of a JointState these are the positions."""
+"""Type of a message -> a function that returns its numbers (of a JointState, the positions)."""
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,19 @@ class _Topics:
 
 @dataclass
 class _Track:
-    """The contents of a topic: its type, and the time and place of each message; of vectors also their numbers."""
+    """The contents of a topic: its type, the time and place of each message, and the numbers if these are vectors."""
 
     kind: str
     schema: Any
     times: list[int] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)  # byte in the file, and number in the chunk there
+    places: list[tuple[int, int]] = field(default_factory=list)  # byte in the file, number in the chunk at it
     numbers: list[Labelled] = field(default_factory=list)
     coding: str = ""  # of the first image
 
 
 @dataclass(frozen=True)
 class _Bag:
-    """An episode.
+    """One episode, which is one file.
 
     Attributes:
         path: The file.
@@ -129,10 +129,10 @@ class _Bag:
         schemas: For each camera, the definition of its messages.
         places: For each camera, the place of its image at each step: [T, 2].
         times: Nanoseconds, [T].
-        vectors: State and actions, float64 [T, n]; absent where no topic is named.
-        labels: The names of these numbers.
+        vectors: State and actions, float64 [T, n]; left out if they have no topic.
+        labels: The names of the numbers in `vectors`.
         instruction: The task in words.
-        late: Greatest number of seconds by which a message is older than the image of its step, and its topic.
+        late: The largest time in seconds by which a message is older than the image of its step, and its topic.
         skipped: Number of images before the first message of another topic.
         unread: Topics of images and vectors that are not read -> the encoding or the type.
     """
@@ -153,19 +153,21 @@ class _Bag:
 class McapStore(Reader):
     """Episodes of ROS 2 recordings, their images decoded on demand.
 
-    - The first camera is the clock: each of its images is a step. All else of the step is the last message that was
-      recorded by the time of the image. Times are those of recording (`log_time`), since they come from one clock.
+    - The first camera is the clock: each of its images is a step. From every other topic, the step takes the last
+      message recorded up to the time of that image. Times are recording times (`log_time`), which come from one clock.
       Images before the first message of another topic are left out.
     - Without `topics.json`, cameras are all topics of colour images, the state is the one topic of joint states, and
-      there are no actions. Several topics of joint states must be told apart in `topics.json`: one may be the action.
+      there are no actions. If there are several topics of joint states, `topics.json` must say which is the state,
+      since one may be the action.
     - Joints are in the alphabetical order of their names, since their order in messages may change. Several topics are
-      joined in the order in which they are named.
+      joined in the order of `topics.json`.
 
     Opening reads each file once. Chunks and their checksums are verified whenever they are read.
 
     Args:
         path: An .mcap file, a folder of them, or a folder of rosbag2's folders.
-        on_bad_row: Called for each file that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each file that cannot be used and is left out; by default the first error
+            is raised.
 
     Raises:
         BadInputError: When a file is damaged, lacks a topic, or differs from the first in cameras or names of joints.
@@ -200,17 +202,17 @@ class McapStore(Reader):
                 yield BadInputError(bag.path, found, "even ones", hint)
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         bag, number = self._bags[episode], self.cameras.index(camera)
         places = bag.places[number][steps].tolist()
         return stack_images((bag.path, _image(bag.path, bag.schemas[number], *place)) for place in places)
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions or state."""
+        """Return the actions or the state, [T, n]; `None` if no topic is named for them."""
         return self._bags[episode].vectors.get(name)
 
     def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], seconds since the first step."""
+        """Return the time of each step, float64 [T], in seconds since the first step."""
         times = self._bags[episode].times
         seconds: Array = (times - times[0]) / _SECOND
         return seconds
@@ -224,7 +226,7 @@ class McapStore(Reader):
 
 
 def _rate(times: Integers) -> float:
-    """Return steps a second; 10 for a single step."""
+    """Return the steps per second; 10 for a single step."""
     return float((len(times) - 1) * _SECOND / (times[-1] - times[0])) if len(times) > 1 else 10.0
 
 
@@ -250,7 +252,7 @@ def _topics(file: Path, root: Path) -> _Topics:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn the errors of a damaged file into `BadInputError`, those of the MCAP libraries too."""
+    """Turn the errors that a damaged file causes, also in the MCAP libraries, into `BadInputError`."""
     with parsing(path, _EXPECTED, _HINT):
         try:
             yield
@@ -261,7 +263,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 class _Bounded:
-    """A file of which no more is read than there is, since `read` takes memory for all that a damaged length claims."""
+    """A file whose reads are cut at its end: a plain `read` allocates as much memory as a damaged length claims."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._size = file, os.fstat(file.fileno()).st_size
@@ -273,7 +275,7 @@ class _Bounded:
 
 
 def _groups(file: Any) -> Iterator[tuple[int, list[Any]]]:
-    """Yield each record from the file's position on, or the records of a chunk, with the byte at which it begins."""
+    """Yield, from the file's position on, each record, or all records of a chunk, with the byte at which they begin."""
     library = import_extra("mcap.stream_reader", "mcap")
     start = file.tell()
     stream = library.StreamReader(
@@ -296,7 +298,7 @@ _decoders: LRUCache[Any] = LRUCache(limit=64)
 
 
 def _group(path: Path, start: int) -> list[Any]:
-    """Return the records that begin at a byte."""
+    """Return the record, or the records of the chunk, that begins at a byte."""
 
     def read() -> tuple[list[Any], int]:
         with path.open("rb") as file:
@@ -318,7 +320,7 @@ def _decoded(schema: Any, message: Any) -> Any:
 
 
 def _scan(path: Path, wanted: Callable[[str, str], bool]) -> dict[str, _Track]:
-    """Return what each topic holds; a function of topic and type says of which topics messages are noted."""
+    """Return the contents of each topic; `wanted(topic, type)` says whether the messages of a topic are noted."""
     tracks: dict[str, _Track] = {}
     schemas: dict[int, Any] = {}
     channels: dict[int, str] = {}
@@ -342,7 +344,7 @@ def _scan(path: Path, wanted: Callable[[str, str], bool]) -> dict[str, _Track]:
 
 
 def _kind(channel: Any, schema: Any) -> str:
-    """Return the type of a channel's messages, such as `sensor_msgs/Image`; their encoding if it is not ROS 2's."""
+    """Return the type of a channel's messages, such as `sensor_msgs/Image`, or their encoding if it is not ROS 2's."""
     if schema is None or (channel.message_encoding, schema.encoding) != ("cdr", "ros2msg"):
         return f"{channel.message_encoding or 'unknown'} messages"
     return _type(schema)
@@ -462,7 +464,7 @@ def _states(path: Path, asked: _Topics, tracks: Mapping[str, _Track]) -> list[st
 
 
 def _require_topic(where: Path, path: Path, topic: str, tracks: Mapping[str, _Track], kinds: Collection[str]) -> None:
-    """Raise a `BadInputError` unless the file has messages of one of some types under a topic."""
+    """Raise a `BadInputError` unless the file has messages of one of the types `kinds` under a topic."""
     there = {name: track.kind for name, track in tracks.items()}
     require_known(topic, there, where, expected=f"a topic of {path.name}: {{}}")
     found, expected = f"{topic} of {there[topic]}", ", ".join(kinds)

@@ -1,6 +1,6 @@
 """OGBench's data sets of states (Park et al., ICLR 2025): `NAME.npz`, and next to it `NAME-val.npz`.
 
-The rows of all episodes follow one another; a row is a state and the action taken in it::
+The rows of all episodes follow one another; a row is a state and the action taken in that state::
 
     observations   [N, O]    float
     actions        [N, A]    float, in [-1, 1]
@@ -41,8 +41,9 @@ class OGBenchStore(Reader):
 
     Args:
         path: The training episodes' file, `NAME.npz`.
-        split: `train` or `val`; by default all episodes, first the episodes of `train`.
-        on_bad_row: Called for each file that cannot be used and is left out; by default the first one raises.
+        split: `train` or `val`; by default all episodes, those of `train` first.
+        on_bad_row: Called with the error of each file that cannot be used and is left out; by default the first error
+            is raised.
 
     Raises:
         BadInputError: When a file is damaged, holds images, lacks an array, or its lengths disagree.
@@ -64,14 +65,14 @@ class OGBenchStore(Reader):
         self.episodes = tuple(EpisodeInfo(rows.stop - rows.start, "", _FPS) for _, rows in self._rows)
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return the states or the actions of every row."""
+        """Return the states or the actions of an episode, [T, n]."""
         number, rows = self._rows[episode]
         arrays = {"state": "observations", "actions": "actions"}
         return self._arrays[number][arrays[name]][rows] if name in arrays else None
 
 
 def _episodes(file: Path) -> tuple[dict[str, Array], list[slice]]:
-    """Return a file's observations and actions, and the rows of each episode."""
+    """Return the observations and actions of a file, and the range of rows of each episode."""
     with parsing(file, _EXPECTED, _HINT):
         headers = array_headers(file)
         missing = [name for name in OGBENCH_ARRAYS if name not in headers]

@@ -1,4 +1,4 @@
-"""Pickles that others wrote, read without running anything that they name."""
+"""Read pickles from other people without running any code that the pickles name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from counterpoint.formats.boundary import MISTAKES, as_whole, first_line, parsin
 
 
 class Recorded:
-    """A stand-in for a class of the recorder's: it has the attributes that were written, but no methods."""
+    """A stand-in for a class of the program that wrote the pickle: it has the recorded attributes, but no methods."""
 
     def __init__(self, *_: Any) -> None:
         pass
 
 
 def _fields(state: Any, least: int) -> tuple[Any, ...]:
-    """Return a value if it is a tuple of the given length; raise `ValueError` for anything else."""
+    """Return a value if it is a tuple of at least `least` items; raise `ValueError` for anything else."""
     if not isinstance(state, tuple) or len(state) < least:
         raise ValueError(f"{type(state).__name__} where {least} values should be")
     return state
@@ -45,14 +45,14 @@ class _RecordedType:
         self.order = {"|": "="}.get(order, order)
 
     def numbers(self) -> np.dtype[Any]:
-        """Return the type, if it is a type of numbers or truth values."""
+        """Return the numpy type, which must be a type of numbers or booleans."""
         if self.order not in ("<", ">", "=") or not re.fullmatch(r"[biufc]\d{1,2}", str(self.code)):
             raise ValueError(f"an array of {self.code!r}")
         return np.dtype(f"{self.order}{self.code}")
 
 
 class RecordedArray:
-    """A stand-in for `numpy.ndarray`: bytes, a shape and a type; `numpy.asarray` makes an array if these are sound."""
+    """A stand-in for `numpy.ndarray`: bytes, a shape and a type, which `numpy.asarray` turns into an array if valid."""
 
     shape: Any = (0,)
     type: Any = None
@@ -75,21 +75,21 @@ class RecordedArray:
 def load_pickle(path: Path, classes: Collection[tuple[str, str]] = ()) -> Any:
     """Return the contents of a pickle: plain values, `RecordedArray`, and `Recorded` for the objects of `classes`.
 
-    A pickle builds its objects by calling whatever it names. Even numpy's own classes, called with the right arguments,
-    read and write memory at will. So no function of numpy is called: arrays and numbers become stand-ins that hold
-    bytes, and only arrays of numbers are made from these when they are read.
+    A pickle builds its objects by calling whatever functions it names. Even numpy's own classes, called with the right
+    arguments, can read and write any memory. So no function of numpy is called: arrays and numbers become stand-ins
+    that hold bytes, and only arrays of numbers are made from these bytes when they are read.
 
     Args:
         path: The file.
-        classes: Module and name of each class of which the recorder writes objects.
+        classes: Module and name of each class whose objects the recording program writes.
 
     Raises:
-        BadInputError: When the pickle names anything else, or is damaged.
+        BadInputError: When the pickle names any other class or function, or is damaged.
     """
     content = read_bytes(path)
     with parsing(path, "a pickle of plain values and arrays", "download or record it again"):
         for operation, argument, _ in pickletools.genops(content):
-            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):  # would take memory
+            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):  # would allocate memory
                 raise pickle.UnpicklingError(f"place {argument} among {len(content)} bytes")
         try:
             return _Unpickler(content, path, classes).load()
@@ -136,7 +136,7 @@ def _object(kind: Any = None, *_: Any) -> Recorded:
 
 
 def _bytes(text: Any = None, encoding: Any = None, *_: Any) -> bytes:
-    """Replace `codecs.encode`, by which protocols before 3 keep bytes."""
+    """Replace `codecs.encode`, with which protocols before 3 store bytes."""
     if encoding != "latin1" or not isinstance(text, str):
         raise pickle.UnpicklingError(f"encoding {encoding!r}")
     return codecs.encode(text, "latin1")

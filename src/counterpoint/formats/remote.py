@@ -1,8 +1,8 @@
-"""Data sets at a URL that fsspec reads, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+"""Read data sets at a URL that fsspec supports, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
 
 A URL is mirrored by a folder in the user's cache. Metadata and tables are copied; any other file is an empty (sparse)
-file of the same length, whose bytes are read from the URL by ranges. `opened` and `read_ranges` do so; they read local
-files, too.
+file of the same length, whose bytes are read from the URL by ranges. `opened` and `read_ranges` read such files, and
+also local ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object turns tw
 _COPIED = (".json", ".jsonl", ".csv", ".tsv")
 _ABOUT = ".remote.json"
 _EXTRAS = {"s3": "remote", "s3a": "remote"}
-_KEPT = 16  # blocks a stream keeps
+_KEPT = 16  # number of blocks that a stream keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Part:
 
 
 def url_of(path: str | Path) -> str | None:
-    """Return a path as a URL if it is meant as one; `None` for a path of this machine."""
+    """Return the URL that a path stands for; `None` for a local path."""
     found = _URL.fullmatch(str(path))
     if found is None:
         return None
@@ -59,7 +59,7 @@ def absolute(path: str | Path) -> str:
 
 
 def located(path: str | Path) -> Path:
-    """Return the folder or file of this machine that stands for a path or URL.
+    """Return the local folder or file of a path or URL: for a URL, the mirror.
 
     Each process lists a URL only once.
 
@@ -74,12 +74,12 @@ def located(path: str | Path) -> Path:
 
 
 def is_remote(path: str | Path) -> bool:
-    """Return whether a path of this machine is the mirror of a remote file or folder."""
+    """Return whether a local path is the mirror of a remote file or folder."""
     return _remote(path) is not None
 
 
 def opened(source: str | Path | Part, block: int = 1 << 18) -> str | Stream:
-    """Return a file as libraries open it: a local file's path, or a stream that reads `block` bytes at once."""
+    """Return a file as libraries open it: the path of a local file, or a stream that fetches `block` bytes at once."""
     whole = not isinstance(source, Part)
     return str(source) if whole and not is_remote(str(source)) else Stream(source, block)
 
@@ -104,7 +104,7 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
             starts, ends = [offset for offset, _ in ranges], [offset + size for offset, size in ranges]
             if system.async_impl:
                 found = system.cat_ranges([place] * len(ranges), starts, ends, on_error="raise")
-            else:  # by default such a file system would read far ahead
+            else:  # by default, a file system like this would read far ahead
                 spans = zip(starts, ends, strict=True)
                 found = [system.cat_file(place, start, end, cache_type="none") for start, end in spans]
     for data, (offset, size) in zip(found, ranges, strict=True):
@@ -164,7 +164,7 @@ def _mirrored(url: str, root: Path) -> Path:
 
 
 def _mirror_file(system: Any, url: str, folder: Path, key: str, entry: dict[str, Any]) -> None:
-    """Copy a small file, or make an empty file of a large one's length; the modification time encodes the version."""
+    """Copy a small file, or make an empty file as long as a large one; the modification time encodes the version."""
     where, parts = f"{url}/{key}", PurePosixPath(key).parts
     plain = bool(parts) and ".." not in parts and not key.startswith("/") and key != _ABOUT
     require(plain, where, "a name that leaves the folder", "a path inside it", "do not use this data set")
@@ -211,7 +211,7 @@ def _system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Turn every error of a server, or of the library that talks to it, into one message."""
+    """Turn every error of a server, or of the library that accesses it, into a short error of this library."""
     try:
         yield
     except (BadInputError, MissingExtraError):

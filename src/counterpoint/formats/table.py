@@ -1,8 +1,9 @@
-"""Tables that people write by hand: CSV and JSON lines, read so that an error names the row.
+"""Read tables that people write by hand (CSV and JSON lines); errors name the row.
 
 Rows are numbered as an editor numbers lines: in a CSV the header is row 1. Fields of a CSV are separated by commas,
-semicolons, tabs or bars: by the one that splits the first row into the columns that must be there, or by the one that a
-line such as `sep=;` above the header names. The text is UTF-8, or UTF-16 with a byte-order mark (of spreadsheets).
+semicolons, tabs or bars. A line such as `sep=;` above the header names the separator; without this line, the
+separator is the one that splits the header into the required columns. The text is UTF-8, or UTF-16 with a byte-order
+mark, as spreadsheets write it.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ class Row:
     path: Path
     number: int  # the row's line in the file, from 1
     fields: Mapping[str, object]  # text in a CSV, any JSON value in JSON lines
-    decimal: str = "."  # a comma where semicolons separate fields, since spreadsheets do that for its sake
+    decimal: str = "."  # a comma if fields are separated by semicolons, as in spreadsheets with decimal commas
 
     @property
     def where(self) -> str:
-        """The name of the file and row in errors."""
+        """The file and row, as errors name them."""
         return f"{self.path}, row {self.number}"
 
     def text(self, column: str) -> str:
-        """Return a field that must be text and not blank, without surrounding space."""
+        """Return a field that must be text and not blank, without the spaces around it."""
         value = self.fields.get(column)
         if not isinstance(value, str) or not value.strip():
             raise self.error(column, value, "text that is not empty")
         return value.strip()
 
     def seconds(self, column: str) -> float | None:
-        """Return a time that may be left out (`None`): finite, not negative."""
+        """Return a time in seconds, finite and not negative; `None` if it is left out."""
         return self._number(column, "seconds from the video's start, 0 or more", lambda number: number >= 0)
 
     def rate(self, column: str) -> float | None:
-        """Return frames a second that may be left out (`None`)."""
+        """Return a rate in frames per second; `None` if it is left out."""
         return self._number(column, "frames a second above 0", lambda number: number > 0 and math.isfinite(1 / number))
 
     def _number(self, column: str, expected: str, good: Callable[[float], bool]) -> float | None:
@@ -86,8 +87,9 @@ def read_table(
     Args:
         path: The file; its ending decides how it is read.
         columns: Columns that every row must have; further columns are kept too.
-        hint: What to do about a missing column; by default, name the columns.
-        on_bad_row: Called for each malformed row, which is left out; by default the first one raises.
+        hint: Advice in the error about a missing column; by default, to name the columns.
+        on_bad_row: Called with the error of each malformed row, which is left out; by default the first error is
+            raised.
 
     Raises:
         BadInputError: When the file cannot be read as a table of this kind, lacks a column, or has no row.
@@ -115,7 +117,7 @@ def _read_text(path: Path) -> str:
 
 
 _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-_DECLARED = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)  # the line that spreadsheets read and write
+_DECLARED = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)  # a line that spreadsheets read and write
 
 
 def _csv_rows(path: Path, text: str, columns: Sequence[str], hint: str, on_bad_row: OnBadRow) -> Iterator[Row]:
@@ -132,7 +134,7 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str], hint: str, on_bad_r
             raise BadInputError(f"{path}, row {1 + above}", found, f"column {column!r}, once", hint)
         for values in reader:
             number = reader.line_num + above
-            if not any(values):  # an empty line, or one of separators alone, is not a row
+            if not any(values):  # a line that is empty or has only separators is not a row
                 continue
             if len(values) == len(header):
                 yield Row(path, number, dict(zip(header, values, strict=True)), "," if separator == ";" else ".")

@@ -1,4 +1,4 @@
-"""The places of the members of uncompressed tars, and indexes of large files, kept in the user's cache folder."""
+"""Find the members of uncompressed tars, and keep indexes of large files in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HINT = "download it again; a compressed tar has to be unpacked first: gunzip"
 
 
 def members(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield name, offset and size of every regular file in a tar; of a remote tar, little more than headers is read.
+    """Yield name, offset and size of every regular file in a tar; of a remote tar, hardly more than headers is read.
 
     Raises:
         BadInputError: When the file is not an uncompressed tar, or is cut short.
@@ -38,7 +38,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _check_end(path: Path, file: Any, offset: int) -> None:
-    """Require zeros after the last member: `tarfile` also ends, without an error, at a damaged header."""
+    """Require zeros after the last member, because `tarfile` stops at a damaged header without an error."""
     file.seek(offset)
     found = file.read(tarfile.BLOCKSIZE)
     require(len(found) == tarfile.BLOCKSIZE, path, f"an end at byte {offset}", "a mark of the archive's end", HINT)
@@ -48,13 +48,13 @@ def _check_end(path: Path, file: Any, offset: int) -> None:
 
 
 def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any], bool] = lambda index: True) -> Any:
-    """Return an index of a file, from the cache or computed now: a value that JSON can hold.
+    """Return an index of a file, which is a JSON value, from the cache or computed now.
 
     Args:
         path: The file; a file that has changed is indexed anew.
         kind: Name and version of the index.
-        make: Returns the index.
-        keep: Returns whether an index has no faults and may be cached.
+        make: Function that computes the index.
+        keep: Function that returns True if an index has no faults and may be cached.
     """
     with parsing(path, "a readable file"):
         stat = path.stat()

@@ -1,6 +1,6 @@
-"""Video files: probe, read exactly by frame number, encode and join.
+"""Probe video files, read frames exactly by number, and encode and join files.
 
-A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes only the first
+A frame's number is its rank in presentation order. The first access to a file reads its packets, decodes only the first
 frame, and notes every presentation time and keyframe. After that, reading a frame costs one seek to the keyframe before
 it and decoding from there. Encoding sets a keyframe every second frame, which makes random access cheap.
 """
@@ -28,7 +28,7 @@ from counterpoint.formats.boundary import MOST_PIXELS, parsing
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.remote import Part, Stream, opened
 
-# Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 uses none.
+# On small frames, threads cost more than they save, and threads do not survive a fork. PyAV < 17 uses none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
@@ -38,14 +38,14 @@ Media = str | Path | Part
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """The content of a video file.
+    """The properties of a video file.
 
     Attributes:
         frames: Number of frames.
         fps: Frames a second; the mean where it varies.
-        height: Pixels, as shown.
-        width: Pixels, as shown.
-        variable: True if some frame is shown more than half an interval off its time at a constant rate.
+        height: Height in pixels, as shown.
+        width: Width in pixels, as shown.
+        variable: True if any frame is shown more than half a frame interval off its time at a constant rate.
     """
 
     frames: int
@@ -56,7 +56,7 @@ class VideoInfo:
 
 
 def probe_video(path: Media) -> VideoInfo:
-    """Return the content of a video file; one frame is decoded.
+    """Return the properties of a video file; only one frame is decoded.
 
     Raises:
         BadInputError: When the file is missing, is no video, or ends early.
@@ -65,7 +65,7 @@ def probe_video(path: Media) -> VideoInfo:
 
 
 def frame_times(path: Media) -> NDArray[np.float64]:
-    """Return the presentation time of each frame, then the end: float64 [frames + 1], seconds from the first.
+    """Return the presentation time of each frame, then the end: float64 [frames + 1], in seconds from the first frame.
 
     Raises:
         BadInputError: When the file has no frame rate, or `probe_video` refuses it.
@@ -102,7 +102,7 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
         uint8 [N, H, W, 3], RGB, rotated and mirrored as the file says.
 
     Raises:
-        BadInputError: When the file is missing or damaged, or a number is not that of a frame.
+        BadInputError: When the file is missing or damaged, or has no frame of a given number.
     """
     key = _file_key(path)
     info = _index(key).info
@@ -112,7 +112,7 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
         raise BadInputError(str(path), found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
     own = key, threading.get_ident()  # each thread has its own position in a file
-    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when its last user releases it
+    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when the last user releases it
     try:
         decoder.read(wanted.tolist(), images)
     except BaseException:
@@ -126,8 +126,8 @@ def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, Array, i
     """Decode frames from number `start` on, as many as `limit` bytes hold.
 
     Returns:
-        uint8 [n, H, W, 3], n at least 1; the presentation time of each, float64 [n], seconds from the file's first
-        frame; the number of frames in the file.
+        The frames, uint8 [n, H, W, 3], at least one; their presentation times, float64 [n], in seconds from the file's
+        first frame; and the number of frames in the file.
     """
     info = probe_video(path)
     stop = min(info.frames, start + max(1, limit // (info.height * info.width * 3)))
@@ -159,7 +159,7 @@ def _file_key(path: Media) -> _FileKey:
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[int, int, int]:
-    """Return the axis of stored images that is shown as rows, and the steps (1 or -1) along rows and columns.
+    """Return the axis of the stored image that is shown as rows, and the steps (1 or -1) along rows and columns.
 
     The display matrix is 3 x 3 of int32: x' = a x + c y, y' = b x + d y, of multiples of a quarter turn.
     """
@@ -171,7 +171,7 @@ def _orientation(frame: av.VideoFrame) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The location of each frame of a file."""
+    """The index of a file: the times of all frames, and the keyframes."""
 
     info: VideoInfo
     times: NDArray[np.int64]  # presentation time of each frame, ascending, in the stream's units
@@ -184,7 +184,7 @@ class _Index:
 # A title that is not UTF-8 must not make a video unreadable; av 19 reads any title, and dropped the option.
 _TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
-_MOST_BOXES = 10_000  # top-level boxes that are looked at: a fragmented file has two a second
+_MOST_BOXES = 10_000  # top-level boxes that are examined: a fragmented file has two per second
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
 
@@ -193,7 +193,7 @@ def _index(key: _FileKey) -> _Index:
 
 
 def _container(path: str | Part, source: str | Stream) -> Any:
-    """Open a file; an .mp4 or .mov that is cut before its index gets an error of its own."""
+    """Open a file; an .mp4 or .mov that is cut off before its index raises an error that says so."""
     try:
         return av.open(source, "r", **_TITLES)
     except av.InvalidDataError:
@@ -224,7 +224,7 @@ def _lacks_index(path: str | Part) -> bool:
 
 
 def _require_whole(path: str | Part) -> None:
-    """Raise a `BadInputError` if a Matroska file is shorter than its header says; unfinished recordings do not say."""
+    """Raise a `BadInputError` if a Matroska file is shorter than its header says; unfinished recordings may not say."""
     place, end, known = 0, 0, False
     with _bytes_of(path) as file:
         head, size = file.read(4096), file.seek(0, os.SEEK_END)
@@ -232,7 +232,7 @@ def _require_whole(path: str | Part) -> None:
         place = end
         if head[place : place + 4] != kind:
             return
-        width = 9 - head[place + 4].bit_length()  # of the element's length, whose leading bit tells it
+        width = 9 - head[place + 4].bit_length()  # bytes of the length, given by its leading bit
         most = (1 << 7 * width) - 1
         length = int.from_bytes(head[place + 4 : place + 4 + width]) & most
         end, known = place + 4 + width + length, length < most
@@ -283,7 +283,7 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
 
 
 def _limited(path: str | Part, stream: Any) -> Any:
-    """Return a stream whose decoder refuses pictures of too many pixels before it takes memory for them."""
+    """Return a stream whose decoder refuses pictures of too many pixels before it allocates memory for them."""
     if stream.codec_context is None:
         raise _damaged(path, "a codec that is not known")
     stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
@@ -291,7 +291,7 @@ def _limited(path: str | Part, stream: Any) -> Any:
 
 
 _Packet = tuple[int, int, int, bool]
-"""Presentation time, decoding time, duration, and whether it is a keyframe."""
+"""Presentation time, decoding time, duration, and True for a keyframe."""
 
 
 def _packet(path: str | Part, packet: Any) -> _Packet:
@@ -304,7 +304,7 @@ def _packet(path: str | Part, packet: Any) -> _Packet:
 def _entries(stream: Any) -> list[_Packet]:
     """Return a stream's packets from the container's index, without reading them all; empty if there is no index.
 
-    The index has decoding times; these equal presentation times if frames are shown in the order of decoding.
+    The index has decoding times, which equal the presentation times if frames are shown in the order of decoding.
     """
     index = getattr(stream, "index_entries", ())  # not available in av 15 and 16
     entries = [(entry.timestamp, entry.is_keyframe) for entry in index if not entry.is_discard]
@@ -367,7 +367,7 @@ class _Decoder:
 
 
 decoders: LRUCache[_Decoder] = LRUCache(limit=16)
-"""The process-wide cache of open files behind `read_frames`, by file and thread; `decoders.limit` is their number."""
+"""The process-wide cache of open files for `read_frames`, by file and thread; it keeps up to `decoders.limit` files."""
 
 Codec = Literal["libx264", "libsvtav1"]
 
@@ -381,7 +381,7 @@ _SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller frames.
 def encode_video(
     path: str | Path, frames: Iterable[Array], fps: float, *, codec: Codec = "libx264", gop: int = 2
 ) -> None:
-    """Encode frames into a file that is written whole or not at all.
+    """Encode frames into a file, which is written completely or not at all.
 
     Frames with an odd side keep their size: libx264 stores them with full-resolution colour (yuv444p).
 
@@ -389,11 +389,11 @@ def encode_video(
         path: The file to write; its ending decides the container (.mp4).
         frames: One or more frames uint8 [H, W, 3], all of the same size.
         fps: Frames a second.
-        codec: libx264 (quantiser 18), or LeRobot's default libsvtav1 (crf 30), for at least 64 pixels a side.
-        gop: A keyframe every `gop` frames.
+        codec: libx264 (quantiser 18) or libsvtav1 (crf 30), LeRobot's default, which needs at least 64 pixels per side.
+        gop: Number of frames from one keyframe to the next.
 
     Raises:
-        BadInputError: When there is no frame, a frame has another size or dtype, or the codec cannot take it.
+        BadInputError: When there is no frame, a frame has another size or dtype, or the codec cannot encode the frames.
     """
     path = Path(path)
     shape: tuple[int, ...] | None = None
@@ -418,7 +418,7 @@ def encode_video(
 
 
 def remux(parts: Sequence[Path], path: str | Path) -> None:
-    """Concatenate one or more files that `encode_video` wrote, of one codec, size and frame rate, into `path`.
+    """Concatenate one or more files that `encode_video` wrote with one codec, size and frame rate into `path`.
 
     Raises:
         BadInputError: When a part is damaged or differs from the first.
@@ -445,7 +445,7 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
 
 
 def cut_out(path: Path, first: int, count: int, out: Path) -> None:
-    """Write one of the parts that `remux` joined as a separate file again, without encoding it anew.
+    """Write one of the parts that `remux` joined as a separate file, without encoding it again.
 
     Args:
         path: The joined file.

@@ -1,10 +1,10 @@
 """Folders of videos or of numbered frames: the simplest formats for your own data.
 
 - A folder with a manifest. `manifest.csv`, `manifest.tsv` or `manifest.jsonl` has the columns `video` (a path inside
-  the folder: a video file, or a folder of numbered frames) and `instruction`; `start` and `end`, in seconds, are added
-  where an episode is only a part of its video, and `fps` where the video is a folder of frames.
+  the folder: a video file, or a folder of numbered frames) and `instruction`. Optional columns are `start` and `end`,
+  in seconds, if an episode is only a part of its video, and `fps` if the video is a folder of frames.
 - A folder per task, which holds nothing but videos: the folder's name is the instruction.
-- A folder of numbered frames (`frame_00001.png`), or a folder of such folders: episodes without words.
+- A folder of numbered frames (`frame_00001.png`), or a folder of such folders: episodes without instructions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_TASK = {
     *("train", "training", "val", "valid", "validation", "eval", "test", "testing"),
     *("data", "raw", "video", "videos", "clip", "clips", "episode", "episodes", "image", "images", "frames"),
 }
-"""Names of folders that are no instruction."""
+"""Names of folders that are not instructions."""
 
 
 class Video:
@@ -39,7 +39,7 @@ class Video:
     Args:
         path: The file.
         root: The data set's folder.
-        rate: Frames a second as the manifest says.
+        rate: Frames a second according to the manifest; `None` if it does not say.
 
     Attributes:
         files: The files that are read.
@@ -62,7 +62,7 @@ class Video:
         return frame_times(self.path)
 
     def read(self, numbers: Array) -> Array:
-        """Return uint8 [N, H, W, 3] of frames."""
+        """Return the frames of these numbers, uint8 [N, H, W, 3]."""
         return read_frames(self.path, numbers)
 
     def findings(self) -> Iterator[BadInputError]:
@@ -91,12 +91,12 @@ class FrameFolder:
         self.times = np.arange(len(self.files) + 1) / self.fps
 
     def read(self, numbers: Array) -> Array:
-        """Return uint8 [N, H, W, 3] of frames."""
+        """Return the frames of these numbers, uint8 [N, H, W, 3]."""
         files = [self.files[number] for number in numbers.tolist()]
         return stack_images((file, decode_image(file, read_whole(file))) for file in files)
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield an error if numbers between those of the frames are missing."""
+        """Yield an error if the numbers of the frames have gaps."""
         steps = np.diff(self._numbers)
         gaps = np.flatnonzero(steps != steps.min())
         for at in gaps[:1].tolist():
@@ -110,7 +110,7 @@ Source = Video | FrameFolder
 
 @dataclass(frozen=True)
 class Part:
-    """The frames of a video or a folder that are one episode; `first` is the number of the first."""
+    """One episode: frames of a video or of a folder, from frame number `first` on."""
 
     info: EpisodeInfo
     source: Source
@@ -118,9 +118,9 @@ class Part:
 
 
 class ClipsStore(Reader):
-    """Episodes that are parts of videos or folders of frames: one camera, `camera`; neither actions nor state.
+    """Episodes that are parts of videos or of folders of frames: one camera, `camera`, and neither actions nor state.
 
-    For a video of variable frame rate, its presentation times are the timestamps, and `fps` is the mean rate of the
+    For a video of variable frame rate, the timestamps are the presentation times, and `fps` is the mean rate of the
     episode.
 
     Args:
@@ -145,7 +145,7 @@ class ClipsStore(Reader):
             yield from source.findings()
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         part = self._parts[episode]
         return part.source.read(part.first + steps)
 
@@ -154,7 +154,7 @@ class ClipsStore(Reader):
         return str(self._parts[episode].source.path)
 
     def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], seconds since the episode's first frame."""
+        """Return the time of each step, float64 [T], in seconds since the episode's first frame."""
         part = self._parts[episode]
         if not part.source.variable:
             return super().timestamps(episode)
@@ -164,14 +164,15 @@ class ClipsStore(Reader):
 
 
 class VideoFolderStore(ClipsStore):
-    """Episodes of a manifest. An episode is the frames whose presentation time t has start <= t < end.
+    """Episodes of a manifest. An episode has the frames whose presentation time t is in start <= t < end.
 
     Args:
         path: The folder that holds the manifest, or the manifest itself.
-        on_bad_row: Called for each row that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each row that cannot be used and is left out; by default the first error is
+            raised.
 
     Raises:
-        BadInputError: When the manifest or a row of it cannot be used: the message names the row.
+        BadInputError: When the manifest or one of its rows cannot be used; the message names the row.
     """
 
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
@@ -186,11 +187,12 @@ class TaskFolderStore(ClipsStore):
     """Videos in a folder per task: the folder's name, with spaces for underscores, is the instruction.
 
     Args:
-        path: The folder of the folders.
-        on_bad_row: Called for each folder or video that cannot be used and is left out; by default the first raises.
+        path: The folder that holds the folders of the tasks.
+        on_bad_row: Called with the error of each folder or video that cannot be used and is left out; by default the
+            first error is raised.
 
     Raises:
-        BadInputError: When a folder's name is no instruction, or a video cannot be read.
+        BadInputError: When a folder's name is not an instruction, or a video cannot be read.
     """
 
     facts: Mapping[str, str] = {"instructions from": "the names of the folders, with spaces for underscores"}
@@ -206,11 +208,12 @@ class TaskFolderStore(ClipsStore):
 
 
 class FrameFolderStore(ClipsStore):
-    """A folder of numbered frames, or a folder of such folders: episodes without words, of 10 frames a second.
+    """A folder of numbered frames, or a folder of such folders: episodes without instructions, at 10 frames a second.
 
     Args:
         path: The folder.
-        on_bad_row: Called for each folder that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each folder that cannot be used and is left out; by default the first error
+            is raised.
     """
 
     facts: Mapping[str, str] = {
@@ -246,7 +249,7 @@ def _find_manifest(path: Path) -> Path:
 
 
 def _parse(row: Row, folder: Path, opened: dict[tuple[Path, float | None], Source]) -> Part:
-    """Return a row's episode; `opened` keeps what several rows name."""
+    """Return the episode of a row; `opened` keeps videos and folders, since several rows may name the same one."""
     instruction, path, rate = row.text("instruction"), _inside(folder, row), row.rate("fps")
     try:
         if (path, rate) not in opened:
@@ -256,7 +259,7 @@ def _parse(row: Row, folder: Path, opened: dict[tuple[Path, float | None], Sourc
         hint = f"{error.hint}; or remove this row"
         raise BadInputError(f"{row.where}, {path}", error.found, error.expected, hint) from error
     start, end, fps = row.seconds("start") or 0.0, row.seconds("end"), source.fps
-    # Times are written with few decimals: a frame up to a thousandth of its interval before `start` is included.
+    # Times have few decimals, so a frame that precedes `start` by up to a thousandth of its interval is included.
     slack = 1e-3 / fps
     first = int(np.searchsorted(times[:-1], start - slack))
     stop = len(times) - 1 if end is None else int(np.searchsorted(times[:-1], end - slack))

@@ -1,4 +1,4 @@
-"""WebDataset shards: tars in which all members with the same name form one sample, here one episode.
+"""WebDataset shards: tars in which all members with the same name form one sample, which is one episode.
 
 `NAME-000000.tar` and so on lie in one folder, or in one folder per split. The name of a member up to the first dot is
 its sample's key, and the rest gives its type:
@@ -11,8 +11,8 @@ its sample's key, and the rest gives its type:
     KEY.txt, KEY.cls                    the instruction, where there is no KEY.json with one
     KEY.actions.npy, KEY.state.npy      one row per frame; environment_state.npy and rewards.npy too
 
-The headers, the texts and the lengths of the videos of a shard are read once and kept in the user's cache folder;
-pixels are read by their byte range in the shard.
+The headers, texts and video lengths of a shard are read once and kept in the user's cache folder. Pixels are read by
+their byte range in the shard.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from counterpoint.formats.video import probe_video, read_frames
 _TEXTS = ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
 _FPS = 10.0  # frames a second of images, unless KEY.json has another rate
-_HEADER = 32  # bytes of an image that say how many bits it has
+_HEADER = 32  # first bytes of an image, which say how many bits it has
 _TEXT = 1 << 20  # maximum size of a text, in bytes
 _TOGETHER = 8  # shards that are indexed in parallel
 _HINT = "write the shard again; a sample is KEY.mp4 or KEY.000000.jpg ... with KEY.json, KEY.txt or KEY.cls"
@@ -79,10 +79,10 @@ class WebDatasetStore(Reader):
     """Episodes of WebDataset shards, local or behind a URL.
 
     Args:
-        path: The folder of the shards, or of the folders of splits, or one shard.
+        path: A folder of shards, a folder with one folder of shards per split, or a single shard.
         split: The name of a split's folder; by default all splits.
-        on_bad_row: Called for each shard or sample that cannot be used and is left out; by default the first one
-            raises.
+        on_bad_row: Called with the error of each shard or sample that cannot be used and is left out; by default the
+            first error is raised.
 
     Raises:
         BadInputError: When there are no shards or no samples.
@@ -118,7 +118,7 @@ class WebDatasetStore(Reader):
         self.identity = [sample.key for sample in self._samples]
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         sample = self._samples[episode]
         places = sample.cameras[camera]
         if sample.video:
@@ -126,23 +126,23 @@ class WebDatasetStore(Reader):
         return stack_images((where, decode_image(where, data)) for where, data in self._encoded(sample, steps, camera))
 
     def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return distances [N, H, W] in millimetres, uint16."""
+        """Return the distances in millimetres, uint16 [N, H, W]."""
         found = self._encoded(self._samples[episode], steps, camera)
         return stack_images((where, decode_depth(where, data)) for where, data in found)
 
     def _encoded(self, sample: _Sample, steps: Array, camera: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the name in errors and the content of each image of a camera at some steps."""
+        """Yield each image of a camera at some steps: its name for errors, and its encoded content."""
         places = [sample.cameras[camera][step] for step in steps]
         for step, data in zip(steps.tolist(), read_ranges(sample.shard, places), strict=True):
             yield f"{sample.where}, frame {step}", data
 
     def _is_depth(self, sample: _Sample, camera: str) -> bool:
-        """Return whether a camera's first image is one of depth, by its header."""
+        """Return whether the header of a camera's first image says that it holds depth."""
         offset, size = sample.cameras[camera][0]
         return not sample.video and is_depth(read_ranges(sample.shard, [(offset, min(size, _HEADER))])[0])
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return the rows of KEY.NAME.npy."""
+        """Return the array in KEY.NAME.npy, one row per step; `None` if it is missing."""
         sample = self._samples[episode]
         if name not in sample.arrays:
             return None
@@ -155,7 +155,7 @@ def _part(shard: Path, key: str, place: Sequence[int]) -> Part:
 
 
 def _index(shard: Path) -> list[dict[str, Any]]:
-    """Return every sample of a shard: the places of its members, its texts, and the length and rate of its video."""
+    """Return an entry for each sample of a shard: places of the members, texts, and length and rate of the video."""
     samples: dict[str, dict[str, Any]] = {}
     for name, *place in members(shard):
         folder, _, base = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""Diffusion Policy's replay buffers: a zarr group, as a folder or a zip file, with all episodes end to end.
+"""Diffusion Policy's replay buffers: a zarr group in a folder or a zip file, with all episodes end to end.
 
 ::
 
@@ -36,7 +36,7 @@ _EXPECTED = "a zarr replay buffer of Diffusion Policy"
 _HINT = "download or record it again"
 _STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
 _CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
-_SMALLEST_SIDE = 8  # shorter arrays of uint16 are no depth images
+_SMALLEST_SIDE = 8  # arrays of uint16 with shorter sides are not depth images
 _MOST_CHUNKS = 10**8  # more chunks are treated as damage
 
 
@@ -48,18 +48,20 @@ class ZarrReplayStore(Reader):
     - Depth cameras are arrays of one channel: of uint16, or of float32 if "depth" is in their name.
     - The state is `state` or `agent_pos`, or else the robot's pose, gripper and joints in the alphabetical order of
       their names.
-    - The frame rate is that of `timestamp` if the buffer has it; otherwise Push-T's rate, 10 frames a second, is
+    - The frame rate comes from `timestamp` if the buffer has it; otherwise Push-T's rate, 10 frames a second, is
       assumed.
     - All other arrays with a row for each step are in `columns`.
-    - The data have no text. The attribute `instruction` of the group (`.zattrs`) is used if it exists.
+    - The instruction is the attribute `instruction` of the group (`.zattrs`) if it exists; the format itself has no
+      text.
 
-    A chunk that is not stored holds the array's fill value, as zarr defines it; by default zarr 3 does not store chunks
-    of nothing else. A chunk that was lost looks the same, so that `facts` counts them. A camera without any chunk is
-    refused.
+    A chunk that is not stored is read as the array's fill value, as zarr defines it; by default, zarr 3 does not store
+    chunks that hold only the fill value. A lost chunk looks the same, so `facts` gives the number of chunks that are
+    not stored. A camera without any chunk is refused.
 
     Args:
         path: The folder or the `.zarr.zip` file.
-        on_bad_row: Called for each episode that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each episode that cannot be used and is left out; by default the first
+            error is raised.
 
     Raises:
         BadInputError: When the buffer is damaged, incomplete, or its lengths disagree.
@@ -120,7 +122,7 @@ class ZarrReplayStore(Reader):
         self.files = [self.path] if self.path.is_file() else sorted(p for p in self.path.rglob("*") if p.is_file())
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         where = f"{self.names[episode]}, {camera}"
         images = self._rows(where, camera, steps + self._spans[episode][0])
         images = np.moveaxis(images, self._channels[camera], -1)
@@ -132,23 +134,23 @@ class ZarrReplayStore(Reader):
         return np.ascontiguousarray(images)
 
     def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return distances [N, H, W], uint16 or float32."""
+        """Return the distances [N, H, W], uint16 or float32."""
         images = self._rows(f"{self.names[episode]}, {camera}", camera, steps + self._spans[episode][0])
         return images if images.ndim == 3 else images.squeeze(-1 if images.shape[-1] == 1 else 1)
 
     def recorded(self, episode: int, name: str) -> Array:
-        """Return the steps of one of `columns`, [T, *shape]."""
+        """Return the values of one of `columns`, [T, *shape]."""
         self._whole(f"data/{self._sources[name]}")
         values = self._steps(self._spans[episode], self._sources[name])
         return values.reshape(len(values), *self.columns[name].shape).astype(values.dtype.newbyteorder("="))
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions or state as the buffer has them; the buffer has no rewards."""
+        """Return the actions or the state as recorded; the buffer has no rewards."""
         parts = [self._steps(self._spans[episode], part) for part in self._parts.get(name, ())]
         return np.concatenate(parts, axis=1) if parts else None
 
     def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], seconds since the episode's first step."""
+        """Return the time of each step, float64 [T], in seconds since the episode's first step."""
         for name in self._parts["timestamps"]:
             times = self._steps(self._spans[episode], name).astype(np.float64)
             return cast(Array, times - times[0])
@@ -159,9 +161,10 @@ class ZarrReplayStore(Reader):
         return {**self.__dict__, "_group": None}
 
     def _kept_columns(self, arrays: dict[str, Any], length: int) -> tuple[dict[str, Column], dict[str, str]]:
-        """Return the arrays with a row for each step, except images, and their names here, by their names in LeRobot.
+        """Return `columns`, and the array of each column, by their names in a LeRobot data set.
 
-        LeRobot's own counters and times keep their names there; arrays of these names get another one.
+        Columns are the arrays with a row for each step, except images. Arrays with the names of LeRobot's own counters
+        and times are renamed.
         """
         images = {*self.cameras, *self.depth_cameras}
         roles = ((layout.ROLES[source][0][0], self._parts[source]) for source in ("actions", "state"))
@@ -174,7 +177,7 @@ class ZarrReplayStore(Reader):
         return columns, sources
 
     def _rate(self, span: tuple[int, int]) -> float:
-        """Return the frames a second of an episode."""
+        """Return the frame rate of an episode, in frames per second."""
         for name in self._parts["timestamps"]:
             times = self._steps(span, name).astype(np.float64)
             check_finite(f"{self.path}, {name}", times)
@@ -185,7 +188,7 @@ class ZarrReplayStore(Reader):
         return _FPS
 
     def _check_scale(self, camera: str) -> None:
-        """Refuse floats that seem to lie in [0, 1]."""
+        """Refuse a camera whose floats seem to lie in [0, 1]."""
         first = self._rows(f"{self.path}, {camera}", camera, np.array([0]))
         require(
             first.dtype == np.uint8 or not 0 < float(first.max()) <= 1,
@@ -199,7 +202,7 @@ class ZarrReplayStore(Reader):
         return self._rows(f"{self.path}, {name}", name, np.arange(*span))
 
     def _rows(self, where: str, name: str, wanted: Array) -> Array:
-        """Return the rows `wanted` of an array of `data`; they ascend without repeats."""
+        """Return the rows `wanted`, which ascend without repeats, of an array of `data`."""
         with parsing(where, "whole chunks", _HINT):
             return rows_of(self._array(f"data/{name}"), wanted)
 
@@ -252,7 +255,7 @@ class ZarrReplayStore(Reader):
 
 
 def _channel_axis(array: Any) -> int | None:
-    """Return the axis of the channels of colour or grey images; `None` for an array that holds none."""
+    """Return the axis of the channels of colour or grey images; `None` for any other array."""
     shape, kind = array.shape, array.dtype
     if len(shape) != 4 or 0 in shape:
         return None

@@ -1,7 +1,7 @@
-"""Training criteria, one file per paper: pure functions on raw embeddings, and the objectives built on them.
+"""Training criteria, one file per paper: pure loss functions, and the objectives built on them.
 
-The functions can be used in any training loop; they raise `BadInputError` if tensor shapes do not match. `OBJECTIVES`
-lists the objectives that a recipe can train.
+The functions can be used in any training loop. They take raw embeddings (not normalised) and raise `BadInputError` if
+tensor shapes do not match. `OBJECTIVES` lists the objectives that a recipe can train.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ Kind = TypeVar("Kind", bound=Objective)
 
 
 def objective_class(name: object, kind: type[Kind], where: str = "objective") -> type[Kind]:
-    """Import the objective with this name; `kind` is the base class that it must have.
+    """Import the objective with this name; it must be a subclass of `kind`.
 
     Raises:
         BadInputError: If the name is unknown, or the objective is not a subclass of `kind`.

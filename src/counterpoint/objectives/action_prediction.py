@@ -46,7 +46,7 @@ def action_error(
     Args:
         predicted: Predicted actions, in the units of `actions`.
         actions: The data's actions.
-        mask: True at a row's real dimensions, False at padding.
+        mask: True at a row's real action dimensions, False at padding.
         scored: True at actions that count; by default all actions count.
     """
     return _mean(_difference(predicted, actions).square(), _counted(actions, mask, scored))
@@ -135,7 +135,7 @@ class InverseDynamics(ActionPrediction):
         self.inverse = perceptron(2 * D, self.config.hidden, self.action_dim).apply(drq_weights)
 
     def sampling(self) -> Spec:
-        """Return the spec of two observations and the first action between them."""
+        """Return the sampling spec: two observations and the first action between them."""
         return self.steps((0, self.config.horizon), 1)
 
     def encode(self, batch: Batch) -> Features:
@@ -173,7 +173,7 @@ class MultitaskCloning(ActionPrediction):
         self.policy = policy.apply(drq_weights)
 
     def sampling(self) -> Spec:
-        """Return the spec of an observation and its action."""
+        """Return the sampling spec: an observation and its action."""
         return self.steps((0,), 1)
 
     def encode(self, batch: Batch) -> Features:

@@ -21,17 +21,19 @@ Where the sources differ:
     it is 0/0; here, as in the authors' code, the mean is over the frames inside.
   - Bridge: the paper uses log(1 + 2 var_t) in place of 2 var_t (Appendix B) with lambda = 100, as does the authors'
     first release; their later code has 0.1 / (2 var). We follow the paper; the setting `bridge` selects other forms.
-  - The authors' function documents times (N,) but receives (N, 1), which compares every frame with every mean:
-    1 / (M D) sum_t sum_j ||v_j - mu_t||^2 / (2 var_t), M frames inside. With mu the average of the mu_t weighted by
-    1 / (2 var_t), that is sum_j ||v_j - mu||^2 times a constant, plus a term that depends only on the two ends. At the
-    minimum all frames inside coincide. The forms that end in `_as_trained` compute this loss.
+  - The authors' function documents times of shape (N,) but receives (N, 1), so that it compares every frame with every
+    mean: 1 / (M D) sum_t sum_j ||v_j - mu_t||^2 / (2 var_t), with M frames inside. Let mu be the average of the mu_t
+    weighted by 1 / (2 var_t). Then the loss is sum_j ||v_j - mu||^2 times a constant, plus a term that depends only on
+    the two ends. At the minimum all frames inside coincide. The forms that end in `_as_trained` compute this loss.
   - Interval: "any sampled interval" in the paper, first to last sampled frame in the code. With `interval="random"`
     each clip has a random sub-interval of its frames.
-  - The authors drop clips shorter than T, and so does the paper's recipe (`data.min_length`). If short clips are kept,
-    they are padded, and both losses ignore the padding.
-  - In the authors' code an epoch is one clip of each distinct sentence (`unique_instructions`); the paper omits this.
+  - The authors drop clips shorter than T, and so does our recipe for the paper (`data.min_length`). If short clips are
+    kept, they are padded, and both losses ignore the padding.
+  - In the authors' code an epoch has one clip of each distinct sentence (`unique_instructions`); the paper does not
+    mention this.
   - L_VLO does not change if the sign of S changes, so it does not depend on the direction of time. In the paper CLIP's
-    weights provide the direction; `DirectedAcTOL`, which is ours, is for encoders that are trained from scratch.
+    weights provide the direction; `DirectedAcTOL`, which is not from the paper, is for encoders that are trained from
+    scratch.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class AcTOLConfig(ClipConfig):
         bridge: The `form` of `brownian_bridge_loss`; the paper uses `log_variance` (Appendix B).
         interval: Frames that the bridge spans: `clip`, from the first to the last sampled frame, or `random`, one
             random sub-interval per clip.
-        unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
+        unique_instructions: Draw one clip of each distinct instruction in each epoch, as the authors' loader does.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -98,11 +100,12 @@ def _inverse_length(raw: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:
 
 
 class Neighbours(NamedTuple):
-    """The frames of a video around each anchor i, sorted from farthest to nearest in time: [B, T, T], last axis sorted.
+    """The frames of a video around each anchor i, sorted in time from farthest to nearest along the last axis.
 
-    Frames that do not count (padding, the anchor itself) come last; `pairs` [B] is the number of frames that count, at
-    least 1. `later` is the sign of a frame's time minus the anchor's. Positions before `first` are strictly farther.
-    `tied` is the number of frames at the same distance, given at the last position of that distance, 0 elsewhere.
+    Frames that do not count (padding, the anchor itself) come last: `counts` is False for them. `pairs` [B] is the
+    number of frames that count, at least 1. `later` is the sign of a frame's time minus the anchor's time. Frames at
+    positions before `first` are strictly farther from the anchor. `tied` is the number of frames at the same distance,
+    given at the last position of that distance, 0 elsewhere.
     """
 
     order: Int[Tensor, "B T T"]
@@ -184,8 +187,8 @@ def vlo_loss(
 
     Args:
         frames: Raw embeddings of each video's frames.
-        text: Raw embeddings of their instructions.
-        times: n(i), frame numbers (or any times), in any order.
+        text: Raw embeddings of the videos' instructions.
+        times: Frame numbers n(i) (or any times), in any order.
         temperature: Divisor of R; the authors' 0.01.
         valid: False at padding, which does not change the loss.
     """
@@ -203,13 +206,13 @@ def directed_vlo_loss(
     temperature: float = 0.01,
     valid: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return a form of L_VLO that depends on the direction of time; ours, not the paper's.
+    """Return a form of L_VLO that depends on the direction of time; it is not from the paper.
 
         R(i, j) = -sign(n(j) - n(i)) (S(v_j, l) - S(v_i, l)) / temperature
 
-    If similarity rises with time, the result equals `vlo_loss`; if similarity falls, it is greater. L* is a lower bound
-    of this form too, since the bound holds for any R. R is linear in S, so there is a gradient even if all frames look
-    alike. At equal times R is defined as in `vlo_loss`. Arguments and errors are those of `vlo_loss`.
+    If similarity rises with time, the result equals `vlo_loss`; if similarity falls, the result is greater. L* is a
+    lower bound of this form too, since the bound holds for any R. R is linear in S, so there is a gradient even if all
+    frames look alike. At equal times R is defined as in `vlo_loss`. Arguments and errors are those of `vlo_loss`.
     """
     near = neighbours(times, valid)
     scores = pair_scores(frame_similarity(frames, text), near, temperature=temperature, directed=True)
@@ -223,7 +226,7 @@ def vlo_lower_bound(times: Shaped[Tensor, "B T"], *, valid: Bool[Tensor, "B T"] 
     approaches L* as the temperature falls.
 
     Args:
-        times: n(i), as given to the loss.
+        times: Frame numbers n(i), as given to the loss.
         valid: False at padding.
     """
     return _lower_bounds(neighbours(times, valid)).mean()
@@ -246,7 +249,7 @@ def brownian_bridge_loss(
 
     Args:
         frames: Raw embeddings.
-        times: n(i), frame numbers (or any times).
+        times: Frame numbers n(i) (or any times).
         valid: False at padding, which does not change the loss.
         interval: Positions (i, j) of each video's end frames; the first and the last valid frame by default.
         form: `variance` is Eq. 4. `log_variance` replaces 2 var_t by log(1 + 2 var_t); the paper trains this form with
@@ -263,7 +266,7 @@ def brownian_bridge_loss(
     expected = "times and valid [B, T], interval [B, 2], for frames [B, T, D]"
     require_shapes(ok, "times, valid, interval", (times, valid, interval), expected, "pass one time a frame")
     start, stop = times.gather(1, interval).chunk(2, dim=1)
-    # Differences of frame numbers are exact; only they become floating point.
+    # Differences of integer frame numbers are exact; only the differences become floating point.
     since, until, length = ((a - b).to(frames.dtype) for a, b in ((times, start), (stop, times), (stop, start)))
     inside = valid & (since * until > 0)
     share = (since / length).where(inside, 0)
@@ -300,7 +303,7 @@ def actol_loss(
 
 
 def random_intervals(uniform: Float[Tensor, "B 2"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
-    """Return one sub-interval per video with a valid frame inside; the whole video if it has under three valid frames.
+    """Return one random sub-interval per video with a valid frame inside; all of a video of under three valid frames.
 
     The start is sampled uniformly, then the end uniformly among the possible ends.
 
@@ -330,7 +333,7 @@ class AcTOL(ClipObjective):
     directed: ClassVar[bool] = False
 
     def sampling(self) -> Spec:
-        """Return the spec of T sorted frames."""
+        """Return the sampling spec: T sorted frames of each clip."""
         spec = self.clips(SortedFrames(self.config.frames), per_instruction=self.config.unique_instructions)
         return spec.with_transform("interval", INTERVAL) if self.config.interval == "random" else spec
 

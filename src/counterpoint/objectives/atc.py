@@ -52,7 +52,7 @@ class ATC(TargetObjective):
         self.track(self.compress)
 
     def sampling(self) -> Spec:
-        """Return the spec of an observation and the observation k steps later."""
+        """Return the sampling spec: an observation and the observation k steps later."""
         return self.steps((0, self.config.steps))
 
     def encode(self, batch: Batch) -> Features:

@@ -1,5 +1,7 @@
 """Base classes of objectives, InfoNCE and its metrics, input checks that losses share, and target networks.
 
+InfoNCE of logits F[i, j] with positives on the diagonal has three forms:
+
 rows       L_r = mean_i -log exp(F[i, i]) / sum_j exp(F[i, j])
 columns    L_c = mean_j -log exp(F[j, j]) / sum_i exp(F[i, j])
 symmetric  (L_r + L_c) / 2
@@ -37,7 +39,7 @@ ORDER = "order", Noise((), "uniform")
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or a gradient is not finite; the parameters keep their values from before the step."""
+    """An error for a loss or gradient that is not finite; the parameters keep their values from before the step."""
 
 
 class Learner(Protocol):
@@ -53,7 +55,7 @@ class Learner(Protocol):
         """Return the state needed to resume training: all that the next update depends on."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Restore a state that `state` returned."""
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the modules that a user keeps after training, by name."""
@@ -61,7 +63,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Features:
-    """Encoder outputs.
+    """The outputs of an objective's encoders.
 
     Attributes:
         rows: Tensors [B, ...] by name, with one row per sample of the batch; they are gathered across ranks.
@@ -105,13 +107,13 @@ Score = Callable[[Features, Batch], LossOutput]
 
 
 class Objective(nn.Module):
-    """A paper's training criterion.
+    """Base class of objectives: a paper's training criterion, with the networks that it trains.
 
-    `encode` and `loss` are separate so that rows can be joined between them: rows of other ranks, and rows of a batch
-    whose parts are encoded one after another.
+    `encode` and `loss` are separate methods, so that rows can be concatenated between them: rows of other ranks, or
+    rows of a batch whose parts are encoded one after another.
 
     Attributes:
-        config_type: Class of its configuration.
+        config_type: Class of the objective's configuration.
         across_ranks: True if samples of other ranks serve as negatives, so that rows must be gathered.
         language: True if the objective uses instructions; False if it trains only on images.
     """
@@ -159,7 +161,7 @@ class Objective(nn.Module):
         return {}
 
     def after_step(self) -> None:
-        """Run after each optimiser step: target networks, moving averages. Default: nothing."""
+        """Update target networks and other moving averages; called after each optimiser step. Default: nothing."""
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the modules that a user keeps after training, by name."""
@@ -167,11 +169,11 @@ class Objective(nn.Module):
 
 
 class ClipConfig(FrozenConfig):
-    """Settings of every objective on instructed clips.
+    """Settings of every objective on clips: frames picked from an episode, with its instruction.
 
     Attributes:
-        augment: Augment frames by a random crop that is resized, with one crop per clip.
-        augment_scale: Smallest and largest share of the image that a crop keeps.
+        augment: Crop frames at random and resize the crop; all frames of a clip have the same crop.
+        augment_scale: Smallest and largest share of the image's area that a crop keeps.
         augment_jitter: Maximum change of the brightness factor, which is sampled for each frame.
     """
 
@@ -187,11 +189,11 @@ class ClipConfig(FrozenConfig):
 
 
 class ClipObjective(Objective):
-    """Base of objectives on instructed clips: one dual encoder embeds the F frames and the instruction.
+    """Base of objectives on clips: one dual encoder embeds the F frames and the instruction.
 
     Batches hold `frames` (uint8 [B, F, H, W, 3]), `clip.indices` (int64 [B, F], frame numbers in the episode),
-    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number).
-    If the encoder reads proprioception, batches also hold `state` (float32 [B, F, S]).
+    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]; equal instructions have equal
+    numbers). If the encoder reads proprioception, batches also hold `state` (float32 [B, F, S]).
 
     Args:
         encoder: Image and text towers that map to one space of D dimensions. If `language` is False, the text tower is
@@ -200,8 +202,9 @@ class ClipObjective(Objective):
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
-        needs_instructions: True if `language` objectives cannot learn from clips without an instruction.
-        contrasts: True if instructions are contrasted with each other, so that one instruction gives no signal.
+        needs_instructions: True if an objective with `language` can learn only from clips with an instruction.
+        contrasts: True if instructions are contrasted with each other, so that data with a single instruction give no
+            signal.
         extra_texts: Instructions that no clip carries out, used as negatives of every clip if `takes_extra` is True.
     """
 
@@ -222,11 +225,11 @@ class ClipObjective(Objective):
             encoder.text.requires_grad_(False)
 
     def clips(self, pick: Pick, *, per_instruction: bool = False) -> Spec:
-        """Return a spec of clips, read as `frames`, with the configuration's augmentation and the encoder's `state`.
+        """Return the sampling spec of clips: `frames` with the configuration's augmentation, and the encoder's `state`.
 
         Args:
             pick: The rule that picks F steps of an episode.
-            per_instruction: Draw one clip of each distinct instruction in an epoch.
+            per_instruction: Draw one clip of each distinct instruction in each epoch.
         """
         spec = Spec.clips(pick, per_instruction=per_instruction, transforms=self.config.augmentation)
         return spec.with_read("state", Read("state", "clip") if getattr(self.encoder, "reads_state", False) else None)
@@ -289,7 +292,7 @@ def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     """Return InfoNCE: the mean cross entropy of each row i with column i as the right class; log B at chance.
 
     Args:
-        logits: F, row i: a query; column j: a key.
+        logits: The scores F; row i is a query, column j a key.
 
     Raises:
         BadInputError: If the matrix is not square.
@@ -311,7 +314,7 @@ def symmetric_infonce(
     Args:
         logits: Scores of every row with every column.
         labels: Equal numbers for interchangeable samples.
-        extra: Scores of every row with N further columns, negatives of all rows.
+        extra: Scores of every row with N further columns, which are negatives of all rows.
 
     Returns:
         The loss; 0 for a batch without negatives.
@@ -336,8 +339,8 @@ def contrast_metrics(
     """Return the three metrics of every InfoNCE objective, from logits whose positives are on the diagonal.
 
     Returns:
-        `categorical_accuracy`: share of rows whose largest logit is a positive. `logits_pos`, `logits_neg`:
-        mean logit of positives and of negatives (0 where there is none).
+        `categorical_accuracy`: share of rows whose largest logit is a positive. `logits_pos`, `logits_neg`: mean logit
+        of positives and of negatives (0 if there are none).
     """
     logits = logits.detach()
     if labels is None:
@@ -436,7 +439,7 @@ def require_shapes(good: object, where: str, tensors: tuple[Tensor, ...], expect
 def check_clips(
     frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"], *, least: int = 1, paired: bool = True
 ) -> None:
-    """Raise unless shapes are [B, F, D], with F >= `least`, and [L, D]; if `paired`, L must equal B."""
+    """Raise `BadInputError` unless shapes are [B, F, D], F >= `least`, and [L, D]; if `paired`, L must equal B."""
     ok = frames.ndim == 3 and frames.shape[1] >= least and text.ndim == 2 and text.shape[1] == frames.shape[2]
     if not ok or (paired and len(text) != len(frames)):
         expected = f"[B, F, D] with F >= {least}, and [B, D]"
@@ -445,7 +448,7 @@ def check_clips(
 
 
 def check_frames(frames: Float[Tensor, "B F D"], order: str) -> None:
-    """Raise if `frames` [B, F, D] has fewer frames than `order` lists, such as "o_0, o_g, o_t, o_{t+1}"."""
+    """Raise `BadInputError` if `frames` has fewer frames than `order` lists, such as "o_0, o_g, o_t, o_{t+1}"."""
     least = order.count(",") + 1
     if frames.ndim != 3 or frames.shape[1] < least:
         hint = f"pass the embeddings of ({order}) of each clip, in this order"
@@ -462,7 +465,7 @@ def frozen_copy(module: Module) -> Module:
 
 @torch.no_grad()
 def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Set target to (1 - rate) target + rate online; buffers (running statistics) are copied."""
+    """Set `target` to (1 - rate) target + rate online; buffers (running statistics) are copied."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
     for old, new in zip(target.buffers(), online.buffers(), strict=True):
         old.copy_(new)

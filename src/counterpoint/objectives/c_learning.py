@@ -14,10 +14,10 @@ Symbols: f(s, a, s') -> `next_logits`; f(s, a, s+) -> `future_logits`; f(s', a',
 -> `weight_logits`. Twin classifiers are on a last axis; w uses their minimum, and both are trained with the same w.
 
 Where the sources differ:
-  - The authors clip w at 20 by default, which bends the fixed point wherever p(s+ | s, a) > 20 p(s+).
-    Here `clip` is off; it protects against overflow in single precision, where e^f overflows at f = 88.
-  - Their agent relabels half of a batch with next states, and folds the last two terms into a soft label of the other
-    half: the expectation is the same, halved. They sum the twins' losses; here the mean is taken.
+  - The authors clip w at 20 by default, which changes the fixed point wherever p(s+ | s, a) > 20 p(s+). Here `clip` is
+    off by default; it protects against overflow in single precision, where e^f overflows at f = 88.
+  - Their agent relabels half of a batch with next states, and combines the last two terms into a soft label of the
+    other half. The expectation of the loss is half of ours. They sum the twins' losses; here the mean is taken.
   - They find that self-normalised weights usually hurt.
 """
 
@@ -43,12 +43,13 @@ def c_learning_loss(
     self_normalised: bool = False,
     clip: float = math.inf,
 ) -> Float[Tensor, ""]:
-    """Return the C-learning loss with one sampled state for each situation (s, a), mean over situations and twins.
+    """Return the C-learning loss with one sampled state per situation (s, a); mean over situations and twins.
 
     Args:
         next_logits: Logits of each situation with its next state.
         future_logits: Logits of each situation with a state sampled from p(s+).
-        weight_logits: Logits of each next situation with that same state, under the target classifier; no gradient.
+        weight_logits: Logits of each next situation with the state of `future_logits`, under the target classifier;
+            they get no gradient.
         discount: Discount factor gamma.
         self_normalised: Divide w by its mean over the batch.
         clip: Maximum of w, before normalisation.
@@ -74,8 +75,8 @@ def c_learning_pairwise_loss(
     """Return the C-learning loss over all pairs of situations and sampled states ("N^2"), mean over pairs and twins.
 
     Takes the arguments of `c_learning_loss`, with situations as rows and states as columns. Only the diagonal of
-    `next_logits`, which holds the pairs, is read. `self_normalised` divides each row of w by its mean, which gives B
-    times TD InfoNCE's softmax.
+    `next_logits` is read, which pairs each situation with its next state. `self_normalised` divides each row of w by
+    its mean, which gives B times TD InfoNCE's softmax.
     """
     check_square(next_logits=next_logits, future_logits=future_logits, weight_logits=weight_logits)
     w = _weights(weight_logits, weight_logits.ndim == 3, clip, self_normalised)

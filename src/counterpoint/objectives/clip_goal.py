@@ -78,7 +78,7 @@ class CLIPGoal(ClipObjective):
     reward_form = "similarity"
 
     def sampling(self) -> Spec:
-        """Return the spec of the last frame."""
+        """Return the sampling spec: the last frame of each clip."""
         return self.clips(LastFrame())
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:

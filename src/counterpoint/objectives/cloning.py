@@ -36,10 +36,10 @@ class CloningConfig(HeadConfig, StepConfig):
     """Settings of behaviour cloning, for the head and for the encoder.
 
     Attributes:
-        freeze: Do not train the encoder, nor update its buffers.
+        freeze: Do not train the encoder or update its buffers.
         shift: Maximum random shift in pixels; by default 4 (as in DrQ-v2) if the encoder trains and 0 if it is frozen.
-        brightness: Maximum change of brightness, as a share: DecisionNCE's augmentation on a real robot (Table 7,
-            right; the paper gives no number).
+        brightness: Maximum relative change of brightness: DecisionNCE's augmentation on a real robot (Table 7, right;
+            the paper gives no number).
     """
 
     freeze: bool = False
@@ -66,7 +66,8 @@ class Cloning(StepObjective):
         action_dim: Number of action dimensions (A).
         state_dim: Number of proprioception dimensions (P).
         config: Settings of head and encoder.
-        demonstrations: The training data's statistics: they normalise proprioception and go into the exported policy.
+        demonstrations: Statistics of the training data, which normalise actions and proprioception and are stored in
+            the exported policy.
     """
 
     config: CloningConfig
@@ -90,7 +91,7 @@ class Cloning(StepObjective):
             encoder.requires_grad_(False).eval()
 
     def sampling(self) -> Spec:
-        """Return the spec of the newest H observations and the action at the newest one."""
+        """Return the sampling spec: the newest H observations (`history`) and the action at the newest observation."""
         spec = self.steps(tuple(range(1 - self.config.history, 1)), 1, state=self.config.use_state)
         if not self.config.brightness:
             return spec
@@ -103,7 +104,7 @@ class Cloning(StepObjective):
             return self
         self.training = mode
         self.head.train(mode)
-        if self.encoder.training:  # visiting all modules of a large frozen encoder would take a quarter of a step
+        if self.encoder.training:  # visiting all modules of a large frozen encoder takes a quarter of a step's time
             self.encoder.eval()
         return self
 
@@ -119,7 +120,7 @@ class Cloning(StepObjective):
         return Features({"predicted": predicted})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the masked squared error of a_t."""
+        """Return the mean squared error of a_t over unpadded action dimensions."""
         hint = "use demonstrations with logged actions"
         require(batch.get("actions") is not None, "batch", "no actions", "`actions` [B, 1, A]", hint)
         predicted, mask = features.rows["predicted"], batch["action_mask"]

@@ -32,7 +32,7 @@ def contrastive_nce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "
     """Return the binary cross entropy of sigmoid(logits) against the identity, mean over pairs and twins.
 
     Args:
-        logits: Row i: a situation; column j: a future state sampled for situation j.
+        logits: Row i is a situation, column j a future state sampled for situation j.
     """
     check_square(logits=logits)
     # softplus(f) is -log(1 - sigmoid(f)), and softplus(f) - f is -log sigmoid(f).
@@ -41,10 +41,10 @@ def contrastive_nce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "
 
 @in_full_precision
 def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Float[Tensor, ""]:
-    """Return the mean square of the rows' log sums, times `weight`; added to InfoNCE.
+    """Return `weight` times the mean square of each row's logsumexp, a penalty that is added to InfoNCE.
 
     Args:
-        logits: Row i: a situation; column j: a future state.
+        logits: Row i is a situation, column j a future state.
         weight: Weight of the penalty; 0.1 in JaxGCRL.
     """
     check_square(logits=logits)

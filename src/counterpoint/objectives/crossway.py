@@ -26,7 +26,8 @@ class CrosswayConfig(FrozenConfig):
     """Settings of the reconstruction.
 
     Attributes:
-        weight: Weight of the reconstruction relative to the diffusion loss (0.1 in the paper). The caller multiplies.
+        weight: Weight of the reconstruction relative to the diffusion loss (0.1 in the paper). The caller applies this
+            weight.
         camera_weights: Weight of each camera's error; None is 1 for every camera, as in the paper's configurations.
         widths: Channels of the image decoder's levels, from the smallest map on; further levels use the last value.
         groups: Number of groups of the group normalisation, as in the original.
@@ -48,15 +49,15 @@ class CrosswayDecoder(nn.Module):
     """Decodes the newest observation from the U-Net's bottleneck at the sampled diffusion step.
 
     As in the original's design A, the bottleneck's first step is taken, and its M channels are cut into 2 by 2
-    locations. For an image, these are repeated over a small map and concatenated with sines and cosines of the
-    location; residual convolutions and doublings of the resolution lead to the image. The state is decoded by an MLP of
-    widths 4 P, 2 P and P.
+    locations. For an image, these locations are repeated over a small map and concatenated with sines and cosines of
+    the location; residual convolutions and doublings of the resolution lead to the image. The state is decoded by an
+    MLP of widths 4 P, 2 P and P.
 
-    Differences from the original: it reconstructs both observations, each from half of the channels. It decodes from a
-    map of half the image's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
-    several times as much as the image encoder, so here the map has at most 8 cells a side (7 for 224, 6 for 96), with
-    narrower channels and kernels of 3 towards the image. The state is one term of the loss; in the original each part
-    of the state is one term.
+    Differences from the original: the original reconstructs both observations, each from half of the channels. It
+    decodes from a map of half the image's side, by one doubling at 128 channels with kernels of 5. At 224 pixels that
+    would cost several times as much as the image encoder. So here the map has at most 8 cells a side (7 for 224, 6 for
+    96), with narrower channels and kernels of 3 towards the image. The state is one term of the loss; in the original
+    each part of the state is one term.
 
     Args:
         bottleneck_dim: M, the channels at the bottleneck (the last of `down_dims`).
@@ -83,7 +84,7 @@ class CrosswayDecoder(nn.Module):
     def reconstruct(
         self, bottleneck: Float[Tensor, "B M k"]
     ) -> tuple[Float[Tensor, "B C 3 h w"], Float[Tensor, "B P"] | None]:
-        """Return images in [-1, 1], and the normalised state where there is one."""
+        """Return images in [-1, 1], and the normalised state if `state_dim` is not 0."""
         first = bottleneck[:, :, 0]
         images = torch.stack([decode(first) for decode in self.images], dim=1)
         return images, None if self.state is None else self.state(first)

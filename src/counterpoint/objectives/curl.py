@@ -1,4 +1,4 @@
-"""CURL: contrast of two random shifts of one observation with other observations.
+"""CURL: contrast of two random shifts of the same observation against other observations.
 
 Laskin, Srinivas and Abbeel, "CURL: Contrastive Unsupervised Representations for Reinforcement Learning", ICML 2020
 (arXiv 2004.04136). Only the contrastive term is used, as a baseline of pretraining.
@@ -46,7 +46,7 @@ class CURL(TargetObjective):
         self.W = nn.Parameter(torch.rand(D, D))
 
     def sampling(self) -> Spec:
-        """Return the spec that reads one step twice; each view gets its own shift."""
+        """Return the sampling spec: one step, read twice; each of the two views gets a separate shift."""
         return self.steps((0, 0))
 
     def encode(self, batch: Batch) -> Features:

@@ -6,18 +6,18 @@
                      batch's segments, each segment among the batch's instructions
 
 Symbols: phi(o_n^i), ..., phi(o_{n+m}^i) -> `frames[i]`; psi(l^j) -> `text[j]`; r -> `potential_rewards`,
-`transition_rewards`; m comes from the draw.
+`transition_rewards`; m depends on how frames are sampled (`draw`).
 
 Where the sources differ:
   - Algorithm 1 as printed lacks the cross indices in its denominators; we follow Eq. 5 and 7.
   - Eq. 5 and 7 have no temperature; the authors fix 0.01 (a logit scale of 100). Algorithm 1 sums the two
     directions, the authors take their mean. We follow the authors.
-  - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P
-    telescopes to last minus first, whatever lies between. The authors' -P subtracts the earlier half of the frames
-    from the later half (`decisionnce_p_loss_halves`). With three frames their code broadcasts; here that is an error.
-  - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames have millions
-    of times the gradient of others. Here that form is used if the difference is at least `STILL` times the frames'
-    norm. Below, reward and gradient go smoothly to 0, since equal frames have no direction.
+  - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P telescopes to
+    last minus first: frames in between have no effect. The authors' -P subtracts the earlier half of the frames from
+    the later half (`decisionnce_p_loss_halves`). With three frames their code broadcasts; here that is an error.
+  - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames get millions of times the
+    gradient of others. Here that form is used if the difference is at least `STILL` times the frames' norm. Below this
+    threshold, reward and gradient go smoothly to 0, since equal frames have no direction.
   - Eq. 8 as printed sums to (h-1)/h; `draws.StartGoal` corrects it. The authors sample `draws.SortedUniform`.
   - If an instruction occurs twice in a batch, it is a false negative (Appendix F, limitation 1); `labels` avoids this.
 """
@@ -63,10 +63,11 @@ class DecisionNCEConfig(ClipConfig):
 
     Attributes:
         temperature: Divisor of the rewards; the authors use 0.01. For random initial weights 0.1 works better.
-        frames: Number of frames per segment (F); 2 is the method, 5 and 9 are the 4 and 8 steps of Appendix E.2 (-T).
+        frames: Number of frames per segment (F): 2 in the paper's method; 5 and 9 give the 4 and 8 steps of Appendix
+            E.2 (-T).
         draw: How frames are sampled: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
         multi_positive: Do not use clips with the same instruction as each other's negatives.
-        unique_instructions: Draw one clip of each distinct instruction in an epoch, as the authors' loader does.
+        unique_instructions: Draw one clip of each distinct instruction in each epoch, as the authors' loader does.
         clip_weight: Weight of CLIP's loss on each of the F frames. The paper does not have this term. With few clips,
             the term ties frames to the instruction of their scene.
     """
@@ -114,7 +115,7 @@ def decisionnce_p_loss(
 
     Args:
         frames: Raw embeddings of each segment's frames in order, F >= 2.
-        text: Raw embeddings of their instructions.
+        text: Raw embeddings of the segments' instructions.
         temperature: Divisor of the rewards.
         labels: Equal numbers for equal instructions; clips with equal numbers are not each other's negatives.
     """
@@ -145,7 +146,7 @@ def decisionnce_p_loss_halves(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the authors' -P loss for an even F: similarities of the later half of the frames minus the earlier half's.
+    """Return the authors' -P loss for even F: similarities of the later half of the frames minus the earlier half's.
 
     Not in the paper. Takes the arguments of `decisionnce_p_loss`, which it equals for two frames.
 
@@ -161,7 +162,7 @@ def decisionnce_p_loss_halves(
 
 
 def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
-    """Return unit vectors from each frame to the next; shorter, down to 0, if the two frames are almost equal.
+    """Return unit vectors from each frame to the next; they are shorter, down to 0, if the frames are almost equal.
 
     With x = length / still, a vector's length is x^2 (2 - x^2) for x < 1, and 1 for x >= 1. This is differentiable, and
     its slope is at most 1.54 / still, whereas 1 / length grows without bound. `still` is treated as a constant.
@@ -182,7 +183,7 @@ class _DecisionNCE(ClipObjective):
     takes_extra = True
 
     def sampling(self) -> Spec:
-        """Return the spec of F frames, sampled by `config.draw`."""
+        """Return the sampling spec: F frames of each clip, sampled by `config.draw`."""
         config = self.config
         pick = (StartGoal if config.draw == "start_goal" else SortedUniform)(config.frames)
         return self.clips(pick, per_instruction=config.unique_instructions)
@@ -192,7 +193,7 @@ class _DecisionNCE(ClipObjective):
         raise NotImplementedError
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the loss, and the metrics of its logits: rewards over temperature."""
+        """Return the loss, and the metrics of its logits, which are rewards divided by the temperature."""
         config, frames, text = self.config, features.rows["frames"], features.rows["text"]
         labels, own = batch["instruction_id"] if config.multi_positive else None, len(text)
         texts = torch.cat([text, features.shared.get("extra", text[:0])])
@@ -214,7 +215,7 @@ class DecisionNCEP(_DecisionNCE):
 
     @property
     def trained_form(self) -> RewardForm:
-        """`similarity` if CLIP's loss is added, which trains the level of the similarity too."""
+        """`potential`; with CLIP's loss, which also trains the level of the similarity, it is `similarity`."""
         return "similarity" if self.config.clip_weight else "potential"
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:

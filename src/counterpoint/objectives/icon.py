@@ -71,7 +71,7 @@ class IConConfig(FrozenConfig):
         weight: Weight of the loss relative to the policy's loss (lambda of Eq. 6); `ICon` does not apply it.
         keys: How keys are sampled: `farthest` is Algorithm 1; `random` is Fig. 5's "w/o FPS".
         keys_per_layer: Sample keys for every layer, as the authors do, instead of once per image.
-        levels: Blocks with the loss: `all`, or only the `last` (Fig. 5's "w/o multi-level contrast").
+        levels: Transformer blocks with the loss: `all`, or only the `last` (Fig. 5's "w/o multi-level contrast").
         cameras: The policy's cameras whose tokens are contrasted; by default the first that has masks, which is the
             authors' third-person view. `ICon` itself handles one transformer.
     """
@@ -88,7 +88,7 @@ class IConConfig(FrozenConfig):
 
 
 def patch_mask(mask: Shaped[Tensor, "*batch H W"], patch: int | tuple[int, int]) -> Bool[Tensor, "*batch P"]:
-    """Return True for patches of which strictly more than half of the pixels are the agent's (Eq. 2).
+    """Return a mask of patches: True if strictly more than half of a patch's pixels are the agent's (Eq. 2).
 
     Args:
         mask: 1 or True on the agent, 0 or False elsewhere. Values are only checked if the tensor is not boolean.
@@ -134,7 +134,7 @@ def farthest_point_sampling(
 ) -> Int[Tensor, "B count"]:
     """Sample tokens of each row's mask, each as far as possible from the ones before (Algorithm 1; L1 distance).
 
-    If several tokens are equally far, the first of them is taken.
+    If several tokens are equally far away, the first of them is chosen.
 
     Args:
         mask: Tokens that may be chosen.
@@ -177,12 +177,14 @@ def random_point_sampling(
 ) -> Int[Tensor, "B count"]:
     """Sample tokens of each row's mask uniformly, without replacement: Fig. 5's "w/o FPS".
 
-    Result and errors are those of `farthest_point_sampling`, but a row with an empty mask holds an arbitrary index.
+    Result and errors are those of `farthest_point_sampling`, except that a row with an empty mask holds an arbitrary
+    index.
 
     Args:
         mask: Tokens that may be chosen.
         count: Number of tokens per row.
-        order: Uniform numbers in [0, 1); tokens with the largest are chosen. By default from torch's global generator.
+        order: Uniform numbers in [0, 1); the tokens with the largest numbers are chosen. By default sampled by torch's
+            global generator.
     """
     _check_mask(mask, count)
     order = torch.rand(mask.shape, device=mask.device) if order is None else order
@@ -252,10 +254,11 @@ def icon_logits(
     temperature: float = 0.3,
     prefix: int = 0,
 ) -> Float[Tensor, "L n 2 K"]:
-    """Return cosines, divided by the temperature, of both queries with all K = Na + Ne keys, the agent's keys first.
+    """Return cosines of both queries with all K = Na + Ne keys, the agent's keys first, divided by the temperature.
 
     Arguments are those of `icon_loss`; `prefix` is the number of tokens before the first patch (class token,
-    registers), which are ignored. [:, :, 0] is the agent's query, [:, :, 1] the environment's.
+    registers), which are ignored. In the result, [:, :, 0] belongs to the agent's query and [:, :, 1] to the
+    environment's.
     """
     layers = [tokens] if isinstance(tokens, Tensor) and tokens.ndim == 3 else list(tokens)
     lead = agent_keys.shape[:-1]
@@ -282,7 +285,7 @@ def _cosines(vectors: Float[Tensor, "n 2+K D"]) -> Float[Tensor, "n 2 K"]:
 
 
 def icon_image_losses(logits: Float[Tensor, "L n 2 K"], agent_keys: int) -> Float[Tensor, "L n"]:
-    """Return Eq. 4 of every layer and image from `icon_logits`, whose first `agent_keys` keys are the agent's."""
+    """Return Eq. 4 for every layer and image, from `icon_logits` whose first `agent_keys` keys are the agent's."""
     agent, environment = logits.unbind(-2)
     return _contrast(agent[..., :agent_keys], agent[..., agent_keys:]) + _contrast(
         environment[..., agent_keys:], environment[..., :agent_keys]
@@ -304,9 +307,10 @@ def icon_loss(
 
     Args:
         tokens: Patch tokens of one layer [n, P, D], or of L layers: a sequence of such tensors, or [L, n, P, D].
-        mask: True at the agent's tokens: `patch_mask`.
-        agent_keys: Tokens of the agent, for all layers or for each: `farthest_point_sampling` of `mask`.
-        environment_keys: Tokens of the environment: the same of `~mask`.
+        mask: True at the agent's tokens, from `patch_mask`.
+        agent_keys: Indices of the agent's keys, for all layers or for each layer, from `farthest_point_sampling` of
+            `mask`.
+        environment_keys: Indices of the environment's keys, from `farthest_point_sampling` of `~mask`.
         temperature: Divisor of the cosines.
         weights: Weights of the layers; by default `multi_level_weights`.
 
@@ -323,7 +327,7 @@ def icon_loss(
 
 
 def _weighted_mean(losses: Float[Tensor, "L n"], good: Bool[Tensor, " n"], weights: Tensor) -> Float[Tensor, ""]:
-    """Return the mean over `good` images (0 without any) of the layers' weighted sum."""
+    """Return the mean over `good` images of the layers' weighted sum; 0 if no image is good."""
     return (weights.to(losses) * losses.where(good, 0).sum(1)).sum() / good.sum().clamp(min=1)
 
 
@@ -361,15 +365,16 @@ class ICon(nn.Module):
         return 1 if self.config.levels == "last" else len(self.tap.parts.blocks)
 
     def forward(self, masks: Shaped[Tensor, "n H W"], order: Float[Tensor, "n *layers P"] | None = None) -> LossOutput:
-        """Return the loss of the images of the model's last forward pass, or passes (the first pass's images first).
+        """Return the loss of the images of the model's last forward pass (of its last `passes` passes, in order).
 
-        An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. If no image
-        of a batch is left, the loss is 0; the number of such batches is logged.
+        An image with too few tokens of the agent or of the environment gets no gradient. If a batch has no other
+        images, the loss is 0; the number of such batches is logged.
 
         Args:
             masks: The robot's pixels in those images: boolean, or 0 and 1.
-            order: Uniform numbers in [0, 1) that choose the keys, of shape `order_shape` for each image. The token with
-                the largest number is the first key of its side. By default sampled by torch's global generator.
+            order: Uniform numbers in [0, 1) that choose the keys, of shape `order_shape` for each image. The first key
+                of the agent (environment) is its token with the largest number. By default sampled by torch's global
+                generator.
 
         Returns:
             The loss, without `config.weight`. Metrics: `qualifying`, the share of images that count. For the last layer
@@ -377,7 +382,7 @@ class ICon(nn.Module):
             one of their own), `logits_pos` and `logits_neg` (0 if no image counts).
 
         Raises:
-            BadInputError: If there was no forward pass with gradients before, or the masks' number, size or values are
+            BadInputError: If no forward pass with gradients came before, or the masks' number, size or values are
                 wrong.
         """
         config, tap = self.config, self.tap
@@ -427,7 +432,7 @@ class ICon(nn.Module):
 
     @torch.no_grad()
     def _count(self, good: Bool[Tensor, " n"]) -> None:
-        """Count batches without a qualifying image on their device; read and log the count every `LOG_EVERY` calls."""
+        """Count batches without a qualifying image, on the masks' device; log the count every `LOG_EVERY` calls."""
         self._unqualified = self._unqualified.to(good.device) + ~good.any()
         self._calls += 1
         if self._calls % LOG_EVERY == 1 and (total := int(self._unqualified)) > self._reported:

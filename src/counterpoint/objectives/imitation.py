@@ -56,7 +56,7 @@ class AuxiliaryTerm(nn.Module):
     """A loss that is added to the imitation loss.
 
     Args:
-        weight: lambda.
+        weight: Weight of the term (lambda).
     """
 
     def __init__(self, weight: float) -> None:
@@ -68,7 +68,10 @@ class AuxiliaryTerm(nn.Module):
         return spec
 
     def own_sampling(self) -> Spec | None:
-        """Return the spec of separate batches for this term; keys begin with its name and a dot. Default: none."""
+        """Return the sampling spec of separate batches for this term. Default: none.
+
+        Keys of these batches begin with the term's name and a dot.
+        """
         return None
 
     def forward(self, run: PolicyPass, name: str) -> LossOutput:
@@ -97,7 +100,7 @@ class IConTerm(AuxiliaryTerm):
         self.each = nn.ModuleList(ICon(encoder.vits[camera], config) for camera in self._cameras)
 
     def demand(self, spec: Spec) -> Spec:
-        """Add masks, and the random order of each image's tokens."""
+        """Return `spec` with masks, and with a random order of each image's tokens."""
         first = self.each[0]
         assert isinstance(first, ICon)
         order = Noise(first.order_shape, "uniform", each="image")
@@ -115,7 +118,7 @@ class IConTerm(AuxiliaryTerm):
         return LossOutput(torch.stack([output.loss for output in outputs]).mean(), means)
 
     def after_step(self) -> None:
-        """Drop tokens that other terms' passes through the encoder have left."""
+        """Delete tokens that were kept when other terms ran the encoder."""
         for icon in self.each:
             assert isinstance(icon, ICon)
             icon.tap.clear()
@@ -145,7 +148,7 @@ class ObjectiveTerm(AuxiliaryTerm):
 
     Args:
         objective: The objective, built around the policy's encoder.
-        weight: lambda.
+        weight: Weight of the term (lambda).
         crop: Side of the random crops in pixels, if the policy's images are cropped; otherwise 0.
     """
 
@@ -196,7 +199,7 @@ def action_errors(
 ) -> dict[str, Tensor]:
     """Return the errors of sampled actions relative to demonstrated actions, in units of half the training range.
 
-    These errors reveal undertraining that the noise error hides: it can be small while actions have large errors.
+    These errors reveal undertraining: the error of the noise can be small while actions still have large errors.
 
     Returns:
         `action_error`, the root mean square over all dimensions; `action_error/0` ..., the root mean square of each
@@ -256,7 +259,7 @@ class Imitation(Objective):
         self._spec = replace(spec, beside=beside)
 
     def sampling(self) -> Spec:
-        """Return the spec of o_{t-To+1} ... o_t, the actions from a_{t-To+1} on, noise, and the terms' batches."""
+        """Return the sampling spec: o_{t-To+1} ... o_t, actions from a_{t-To+1} on, noise, and the terms' batches."""
         return self._spec
 
     def encode(self, batch: Batch) -> ImitationFeatures:
@@ -314,7 +317,7 @@ class Imitation(Objective):
         return {"policy": self.policy}
 
     def _errors(self, condition: Tensor, actions: Tensor) -> dict[str, Tensor]:
-        """Return the errors of the executed part of one plan per window, from the same noise every time."""
+        """Return the errors of the executed part of one plan per window; every call starts from the same noise."""
         head = self.policy.head
         first = head.config.obs_steps - 1
         executed = slice(first, first + head.config.executed)

@@ -15,8 +15,8 @@ Where the sources differ:
   - The authors use one reward for both goals, which is always -1, since they sample o_t before the image goal. Here
     the reward is 0 where o_t is the image goal, which need not be the clip's last frame.
   - The authors' CLIP term uses a frame of the clip's last 5 %; here it uses the last frame.
-  - The authors' shuffles keep fixed points, so that a clip can be its own negative; `LIV` uses shuffles without
-    fixed points. `liv_loss` takes the rows of the negatives as an argument.
+  - The authors take negatives from a shuffled batch, in which a clip can be its own negative; `LIV` uses shuffles
+    without fixed points. `liv_loss` takes the rows of the negatives as an argument.
   - The authors add 1e-8 inside VIP's logarithms; `epsilon=1e-8` gives their numbers (see `vip`).
 """
 
@@ -89,7 +89,7 @@ def liv_loss(
     """Return LIV's loss.
 
     Args:
-        frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, o_T), o_T the clip's last frame.
+        frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, o_T); o_T is the clip's last frame.
         text: Raw embedding of each clip's instruction.
         rewards: 0 for rows whose o_t is o_g, -1 for other rows (`vip.goal_rewards`).
         image_negatives: For each row, the N rows that it is contrasted with under its image goal; `None` for no
@@ -124,7 +124,7 @@ class LIV(ClipObjective):
     config: LIVConfig
 
     def sampling(self) -> Spec:
-        """Return the spec of (o_0, o_g, o_t, o_{t+1}, o_T)."""
+        """Return the sampling spec: frames (o_0, o_g, o_t, o_{t+1}, o_T) of each clip."""
         return self.clips(GoalTransition()).with_transform(*ORDER)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:

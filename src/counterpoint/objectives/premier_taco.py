@@ -16,16 +16,16 @@ Where the sources differ:
   - Eq. 2 prints products without exp. The authors' code classifies each product as positive or negative: the binary
     form, without temperature or normalisation. We follow the code; `loss="softmax"` is the other reading.
   - In the paper's equation gradients flow through h and h~. The authors encode future states without gradients. We
-    follow the code (`stop_gradient`). The paper's H, which no anchor passes through, is trained nevertheless: see
-    `FutureHeads`.
-  - Heads: Appendix C and the code do not agree. We follow the paper; `heads="released"` is the code.
+    follow the code (`stop_gradient`). The paper's H is trained nevertheless, although no anchor passes through it (see
+    `FutureHeads`).
+  - Heads: Appendix C and the code do not agree. We follow the paper; `heads="released"` follows the code.
   - The window: if K <= W, the printed window contains the anchor s_t. We keep s_t; `exclude_anchor` leaves it out.
     In the code early negatives wrap around to the episode's end; here the window is cut off at the episode's ends.
 
 Initial weights are those of the authors' code, which the paper does not mention (`drq_weights`). With torch's initial
-weights, an encoder mostly encodes what all images share, states of one window lie close together, and both losses stay
-at log 2. With any weights, the losses also stay at log 2 for small images if each observation is shifted independently,
-since the shift moves images further than a window's steps do. Two remedies are not from the paper:
+weights, an encoder mostly encodes what all images share. States of one window then lie close together, and both losses
+stay at log 2. With any weights, the losses also stay at log 2 for small images if each observation is shifted
+independently, since the shift moves images further than a window's steps do. Two remedies are not from the paper:
 `ObservationConfig(centre=True)` subtracts the mean image, and `premier_taco_mixed_loss` adds the batch's other rows as
 easier negatives.
 """
@@ -82,7 +82,7 @@ def premier_taco_window_loss(
     Args:
         predicted: g.
         positive: h.
-        negatives: h~, of N states of the window.
+        negatives: h~, of N states near the positive (the window).
         valid: False for states that lie outside the episode; by default all are valid. A row without valid negatives
             has only the loss of its positive.
     """
@@ -174,10 +174,10 @@ class FutureConfig(StepConfig):
 class FutureHeads(nn.Module):
     """The heads: psi encodes actions, G predicts from a state and encoded actions, H projects future states.
 
-    `paper` is Appendix C of Premier-TACO: psi of A -> 64 -> A on each action, G of D + K A -> 1024 -> D, H of
-    D -> 1024 -> D. `released` is the authors' code: psi is a linear layer, layer normalisation and tanh on the K A
-    numbers of the whole sequence; H has the same layers on D numbers; the input of G is H(z) instead of z. Both have
-    the authors' initial weights, `drq_weights`.
+    `paper` is Appendix C of Premier-TACO: psi has widths A -> 64 -> A and is applied to each action; G has widths D + K
+    A -> 1024 -> D, and H has D -> 1024 -> D. `released` is the authors' code: psi is a linear layer, layer
+    normalisation and tanh on all K A numbers of the sequence. H has the same layers on D numbers, and the input of G is
+    H(z) instead of z. Both have the authors' initial weights, `drq_weights`.
 
     Args:
         embed_dim: Dimensions of an embedding (D).
@@ -227,7 +227,7 @@ class FutureObjective(StepObjective):
         self.heads = FutureHeads(D, self.action_dim, self.config)
 
     def anchor_and_rest(self, batch: Batch) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B V-1 D"]]:
-        """Return z of the first view and h of all others; with `stop_gradient` the others have no autograd graph."""
+        """Return z of the first view and h of all others; with `stop_gradient`, h passes no gradient to the encoder."""
         views = self.views(batch)
         if not self.config.stop_gradient:
             embedded = self.embed(views, batch)
@@ -244,8 +244,8 @@ class PremierTACOConfig(FutureConfig):
     Attributes:
         window: Number of steps before and after the positive state from which negatives come (W).
         exclude_anchor: Never use the anchor state as a negative.
-        every: Use all states of the window as negatives (Appendix D), instead of one at random.
-        loss: `binary` is the authors' form, `softmax` the other reading of Eq. 2, `mixed` adds in-batch negatives.
+        every: Use all states of the window as negatives (Appendix D), instead of one random state.
+        loss: `binary` is the authors' form, `softmax` is Eq. 2 read as a softmax, `mixed` adds in-batch negatives.
         window_weight: With `mixed`, the number of candidates that a window negative counts as.
     """
 
@@ -263,7 +263,7 @@ class PremierTACO(FutureObjective):
     config: PremierTACOConfig
 
     def sampling(self) -> Spec:
-        """Return the spec of an anchor, the state K steps ahead, the actions between and negatives near that state."""
+        """Return the sampling spec: an anchor, the state K steps ahead, negatives near it and the actions between."""
         config = self.config
         near = NearNegatives(config.window, config.exclude_anchor, config.every)
         return self.steps((0, config.steps), config.steps, near=near, shift_together=config.shift_together)

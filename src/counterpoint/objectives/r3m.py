@@ -2,28 +2,28 @@
 
     L = lambda_1 L_tcn + lambda_2 L_language + lambda_3 mean ||phi||_1 + lambda_4 mean ||phi||_2
 
-Both losses are -log of the positive's share among candidates (Eq. 9 in Appendix A of the DecisionNCE paper).
-The three frames s_0, s_1, s_2 are in order, and S = -||.||_2:
+Both losses are -log of the positive's softmax probability among candidates (Eq. 9 in Appendix A of the DecisionNCE
+paper). The three frames s_0, s_1, s_2 are in order, and S = -||.||_2:
   - time: S(s_2, s_1) against S(s_2, s_0) and S(s_2, s_2 of other clips); S(s_0, s_1) against S(s_0, s_2) and
     S(s_0, s_0 of other clips); the mean of the two.
-  - language: a 5-layer perceptron G(o_0, o, l) ranks the later frame of each pair (o_0 < o_g), (s_0 < s_1),
-    (s_1 < s_2) above the earlier one and above (o_0, later frame) of other clips, all under this clip's instruction;
-    the mean of the three. o_0 is sampled from the clip's first 20 %.
+  - language: a 5-layer perceptron G(o_0, o, l) ranks the later frame of each pair (o_0 < o_g), (s_0 < s_1), (s_1 < s_2)
+    above the earlier one and above (o_0, later frame) of other clips. All are scored under this clip's instruction; the
+    loss is the mean over the three pairs. o_0 is sampled from the clip's first 20 %.
 
 Symbols: phi of (o_0, o_g, s_0, s_1, s_2) -> `frames[:, 0..4]`; psi(l) -> `text`; G -> `LanguageReward`.
 
 Where the sources differ:
-  - The paper describes G with a final sigmoid; the authors' code defines one and never applies it. Inside the softmax
-    the sigmoid would keep the loss above log(1 + (N+1)/e) = .90, with log(N+2) = 1.61 at chance, for N = 3. So `R3M`
-    contrasts `LanguageReward.logit`, as their code does, and its reward is the sigmoid of the logit. The functions
-    accept either.
+  - The paper describes G with a final sigmoid; the authors' code defines one and never applies it. Inside the softmax,
+    the sigmoid would keep the loss above log(1 + (N+1)/e); for N = 3 this is .90, and the loss at chance, log(N+2), is
+    1.61. So `R3M` contrasts `LanguageReward.logit`, as their code does, and its reward is the sigmoid of the logit. The
+    functions accept both forms.
   - The authors' default configuration gives the language loss weight 0; in the paper's method, and by default here, the
     weight is 1.
-  - The authors' shuffles keep fixed points, so that a clip can be its own negative; `R3M` samples shuffles without
-    fixed points. The functions take the rows of the negatives as an argument.
-  - The authors add 1e-8 inside the logarithm and to the denominator. Beyond a distance of about 18 that term outweighs
-    every candidate and the gradient vanishes. Here the share is computed in a stable way without this term;
-    `epsilon=1e-8` gives their numbers.
+  - The authors take negatives from a shuffled batch, in which a clip can be its own negative; `R3M` samples shuffles
+    without fixed points. The functions take the rows of the negatives as an argument.
+  - The authors add 1e-8 inside the logarithm and to the denominator. Beyond a distance of about 18 this constant
+    outweighs every candidate, and the gradient vanishes. Here the loss is computed in a stable way without the
+    constant; `epsilon=1e-8` gives their numbers.
   - Clips without an instruction have a language loss of 0, and count in the mean over B, as in the authors' code.
   - The authors' text encoder is a frozen DistilBERT. Here the dual encoder defines which part of its text tower trains.
 """
@@ -76,7 +76,7 @@ class LanguageReward(nn.Module):
     def forward(
         self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
-        """Return rewards of raw embeddings, which broadcast against each other in all but the last axis."""
+        """Return rewards of raw embeddings, which are broadcast against each other in all but the last axis."""
         return torch.sigmoid(self.logit(first, current, text))
 
     def logit(
@@ -121,7 +121,7 @@ def time_candidates(
     *,
     similarity: Similarity = negative_distance,
 ) -> Float[Tensor, "2 B C"]:
-    """Return logits of the time contrast, C = 2 + N, the positive first: anchored at s_2, then at s_0.
+    """Return logits of the time contrast for anchors s_2 and s_0: C = 2 + N candidates each, the positive first.
 
     Args:
         ordered: Raw embeddings of s_0 < s_1 < s_2.
@@ -144,7 +144,7 @@ def language_candidates(
     text: Float[Tensor, "B L"],
     negatives: Int[Tensor, "N 3 B"] | None = None,
 ) -> Float[Tensor, "3 B C"]:
-    """Return rewards of the language contrast, C = 2 + N, the positive first: for o_g, s_1 and s_2.
+    """Return rewards of the language contrast for o_g, s_1 and s_2: C = 2 + N candidates each, the positive first.
 
     Args:
         reward: G: a `LanguageReward`, its `logit`, or a function with the same arguments.
@@ -256,7 +256,7 @@ class R3M(ClipObjective):
         self.reward = LanguageReward(encoder.embed_dim, encoder.embed_dim, self.config.hidden)
 
     def sampling(self) -> Spec:
-        """Return the spec of (o_0, o_g, s_0, s_1, s_2)."""
+        """Return the sampling spec: frames (o_0, o_g, s_0, s_1, s_2) of each clip."""
         return self.clips(R3MFrames()).with_transform(*ORDER)
 
     def encode(self, batch: Batch) -> Features:
@@ -285,9 +285,10 @@ class R3M(ClipObjective):
     def language_reward(
         self, first: Float[Tensor, "*#batch D"], frames: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
-        """Return rewards in (0, 1) for progress on `text` from `first` to `frames`; raw embeddings that broadcast.
+        """Return rewards in (0, 1) for progress on `text` from `first` to `frames`: raw embeddings, broadcast together.
 
-        For a reward curve pass `first` [D], the clip's first frame, `frames` [T, D], all frames, and `text` [D].
+        For a reward curve, pass the clip's first frame as `first` [D], all its frames as `frames` [T, D], and `text`
+        [D].
         """
         reward: Tensor = self.reward(first, frames, text)
         return reward

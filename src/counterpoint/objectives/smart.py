@@ -11,13 +11,14 @@ is dropped; phibar is a moving average of phi. Symbols: g, h, k -> `ControlTrans
 
 Where the sources differ:
   - SMART masks one action and one observation at first, and more as training proceeds: in the end all L actions and L/2
-    of the observations, the same ones in a whole batch. Here k is sampled uniformly from 1 ... L for each sample, which
-    is masked as at that stage of the schedule: k actions, and k observations but at most L/2. The first and the last
-    observation are never masked.
+    of the observations. All samples of a batch have the same masks. Here each sample has its own masks: k is sampled
+    uniformly from 1 ... L, and k actions and k observations (at most L/2) are masked, as at stage k of that schedule.
+    The first and the last observation are never masked.
   - The last action comes after the last observation, so that hindsight does not determine it. If it is masked, it is
     predicted nevertheless, as in the authors' code.
   - The authors' code takes the mean of the three losses; we follow the paper, which writes the sum.
-  - The prediction of masked action t is read at that action's token, number 2 t + 1; in their code at token number t.
+  - The prediction of masked action t is read from the output at that action's token, number 2 t + 1; their code reads
+    it at token number t.
   - Masked tokens are replaced by a learned one; in their code they are filled with -1. Positions in the context are
     embedded, positions in the episode are not.
   - SMART has its own ConvNet and frames; here a linear layer maps the embeddings of the pretrained encoder to tokens.
@@ -76,12 +77,12 @@ class SMARTConfig(TargetConfig):
 
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
-    """Return True where the row's token must not see the column's token, which is later; `length` is T."""
+    """Return the causal mask of T = `length` tokens: True if the row's token must not see the column's later token."""
     return torch.ones(length, length, dtype=torch.bool).triu(1)
 
 
 def inverse_mask(length: int) -> Bool[Tensor, "T T"]:
-    """Return `causal_mask` with a_t also hidden from o_{t+1}; the other tokens that o_{t+1} sees do not see a_t."""
+    """Return `causal_mask` with a_t also hidden from o_{t+1}, whose output then does not depend on a_t."""
     hidden = causal_mask(length)
     observation = torch.arange(2, length, 2)
     hidden[observation, observation - 1] = True
@@ -131,8 +132,8 @@ class ControlTransformer(nn.Module):
             actions: Actions, with zeros in a row's padded dimensions.
 
         Returns:
-            Next embeddings, from the outputs at o_t and a_t under `causal_mask`; and actions, from the output at o_t
-            under `causal_mask` and the output at o_{t+1} under `inverse_mask`.
+            Next embeddings, predicted from the outputs at o_t and a_t under `causal_mask`. Actions, predicted from the
+            output at o_t under `causal_mask` and the output at o_{t+1} under `inverse_mask`.
         """
         tokens = self._tokens(self.observation(observations), self.action(actions))
         causal = self._read(tokens, self.hidden_causal)  # [B, L, 2, width]: outputs at o_t and at a_t
@@ -225,7 +226,7 @@ class SMART(TargetObjective):
         self.transformer = ControlTransformer(D, self.action_dim, self.config)
 
     def sampling(self) -> Spec:
-        """Return the spec of L observations and L actions, and the numbers that choose masks."""
+        """Return the sampling spec: L observations, L actions, and the random numbers that choose masks."""
         L = self.config.context
         return self.steps(tuple(range(L)), L).with_transform("noise", Noise((2 * L - 1,), "uniform"))
 

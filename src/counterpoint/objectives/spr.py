@@ -14,8 +14,8 @@ Symbols: phi, h, g, q -> `encoder`, `transition`, `project`, `predict`; phibar, 
 This differs from the papers in three points. Their latents are feature maps and h is convolutional; here encoders end
 in a vector, and h is a two-layer perceptron. Here the output of h is layer-normalised and squashed like the encoder's
 output; in the papers it is scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without; the second
-paper, which pretrains, has 0.01. There are no negatives, so embeddings can collapse to one point: the sign of this is
-`categorical_accuracy` near 1 / B with cosines near 1.
+paper, which pretrains, has 0.01. There are no negatives, so embeddings can collapse to one point.
+`categorical_accuracy` near 1 / B and cosines near 1 indicate a collapse.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_a
 
 @in_full_precision
 def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) -> Float[Tensor, ""]:
-    """Return negative cosines, summed over the J steps ahead, mean over rows: from -J (all predicted) to J.
+    """Return negative cosines, summed over the J steps ahead, mean over rows: from -J (perfect predictions) to J.
 
     Args:
         predicted: yhat.
@@ -83,7 +83,7 @@ class SPR(TargetObjective):
         self.track(self.project)
 
     def sampling(self) -> Spec:
-        """Return the spec of J + 1 observations and the J actions between them."""
+        """Return the sampling spec: J + 1 observations and the J actions between them."""
         return self.steps(tuple(range(self.config.steps + 1)), self.config.steps)
 
     def encode(self, batch: Batch) -> Features:

@@ -39,9 +39,10 @@ class StepConfig(FrozenConfig):
 class StepObjective(Objective):
     """Base of objectives on transitions: an observation encoder, and batches of steps with their actions.
 
-    Batches hold `frames` uint8 [B, V, S, H, W, 3], `shift` int64 [B, V, 2], `actions` float32 [B, K, A] with zeros
-    in a task's padded dimensions, `action_mask` bool [B, A], `near_valid` bool [B, N], `task` int64 [B], and `rewards`
-    float32 [B, K] if the spec asks for them.
+    Batches hold `frames` uint8 [B, V, S, H, W, 3] (V observations of S stacked frames) and `shift` int64 [B, V, 2].
+    They also hold `actions` float32 [B, K, A] with zeros in a task's padded dimensions, `action_mask` bool [B, A]
+    (False at padding), `near_valid` bool [B, N] (False for negatives outside the episode), and `task` int64 [B]. If the
+    spec asks for rewards, they hold `rewards` float32 [B, K].
 
     Args:
         encoder: The encoder of observations into D dimensions; kept after training.
@@ -110,7 +111,8 @@ class TargetObjective(StepObjective):
     both [B, P].
 
     Attributes:
-        target: The moving averages, set by `track`; in the state dict, without gradients, in no optimiser.
+        target: The moving averages, created by `track`. They are saved in the state dict, but have no gradients and are
+            in no optimiser.
     """
 
     config: TargetConfig
@@ -134,12 +136,12 @@ class TargetObjective(StepObjective):
         return LossOutput(infonce(logits), contrast_metrics(logits))
 
     def after_step(self) -> None:
-        """Update the target."""
+        """Update the target network, a moving average of the trained layers."""
         soft_update(self.target, nn.Sequential(*self._online), self.config.ema)
 
 
 def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
-    """Raise if the shape of `actions` is not [B, `steps`, `action_dim`]."""
+    """Raise `BadInputError` if the shape of `actions` is not [B, `steps`, `action_dim`]."""
     if actions.ndim != 3 or actions.shape[1:] != (steps, action_dim):
         hint = "give the objective the data's number of action dimensions, the widest task's where they differ"
         raise BadInputError("actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)

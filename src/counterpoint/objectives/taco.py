@@ -59,7 +59,7 @@ class TACO(FutureObjective):
         self.R = perceptron(width, config.hidden, 1).apply(drq_weights) if config.rewards else None
 
     def sampling(self) -> Spec:
-        """Return the spec of an anchor (twice with the CURL term), the state K steps ahead and the actions between."""
+        """Return the sampling spec: an anchor (twice with CURL), the state K steps ahead and the actions between."""
         config = self.config
         offsets = (0, 0, config.steps) if config.curl else (0, config.steps)
         return self.steps(offsets, config.steps, shift_together=config.shift_together, rewards=config.rewards)
@@ -67,7 +67,7 @@ class TACO(FutureObjective):
     def encode(self, batch: Batch) -> Features:
         """Return `predicted` (g W) and `future` (h) [B, D]; for the CURL term `anchor` (h W) and `again` (h) [B, D].
 
-        With rewards also `reward_guess` [B].
+        With rewards, also return `reward_guess` [B].
         """
         z, h = self.anchor_and_rest(batch)
         joined = self.heads.join(z, batch["actions"])

@@ -41,8 +41,8 @@ from counterpoint.objectives.base import (
 class NearAndFar:
     """A sampler of an anchor, a positive at most `window` steps away, and negatives farther away than that.
 
-    Anchor, positive and negatives are sampled uniformly from the steps that qualify, negatives with replacement. If a
-    clip is so short that no step is farther than `window` from the anchor, the window shrinks until a negative is left.
+    Anchor, positive and negatives are sampled uniformly from the permitted steps, negatives with replacement. If a clip
+    is so short that no step is farther than `window` from the anchor, the window shrinks until a negative is left.
 
     Attributes:
         window: Maximum distance of the positive, in steps.
@@ -55,7 +55,7 @@ class NearAndFar:
 
     @property
     def count(self) -> int:
-        """The number of steps, 2 + N."""
+        """The number of sampled steps, 2 + N."""
         return 2 + self.negatives
 
     def __call__(
@@ -91,7 +91,7 @@ def tcn_candidates(
     *,
     similarity: Similarity = negative_distance,
 ) -> Float[Tensor, "B C"]:
-    """Return logits of the time contrast, C = 1 + N, the positive first."""
+    """Return logits of the time contrast: C = 1 + N candidates, the positive first."""
     return similarity(anchor[:, None], torch.cat([positive[:, None], negatives], dim=1))
 
 
@@ -103,12 +103,12 @@ def tcn_loss(
     *,
     similarity: Similarity = negative_distance,
 ) -> Float[Tensor, ""]:
-    """Return InfoNCE of each anchor's positive among its own negatives.
+    """Return InfoNCE of each anchor's positive among the anchor's negatives.
 
     Args:
         anchor: Raw embeddings.
         positive: Raw embeddings of frames near the anchors in time.
-        negatives: Raw embeddings of frames farther away.
+        negatives: Raw embeddings of frames farther away in time.
         similarity: The similarity S of two embeddings.
     """
     ok = negatives.ndim == 3 and negatives.shape[1] and anchor.shape == positive.shape == negatives[:, 0].shape
@@ -132,7 +132,7 @@ class TCN(ClipObjective):
     reward_form = "goal"
 
     def sampling(self) -> Spec:
-        """Return the spec of an anchor, its positive and N negatives."""
+        """Return the sampling spec: an anchor, its positive and N negatives."""
         return self.clips(NearAndFar(self.config.window, self.config.num_negatives))
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:

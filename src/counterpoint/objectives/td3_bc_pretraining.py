@@ -1,4 +1,4 @@
-"""Policy pretraining: multi-task TD3 + BC on logged transitions; the encoder is kept.
+"""Policy pretraining: multi-task TD3 + BC on logged transitions; only the encoder is kept.
 
 Fujimoto & Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2021, on embeddings z_t = phi(o_t), as
 Premier-TACO pretrains policies (section 4, "Policy Pretraining"; batch 1024 and learning rate 1e-4 in Appendix C).
@@ -9,8 +9,8 @@ Premier-TACO pretrains policies (section 4, "Policy Pretraining"; batch 1024 and
     actor    = -lambda mean Q_1(z_t, pi(z_t)) + ||pi(z_t) - a_t||^2,  lambda = 2.5 / mean |Q_1|
     loss     = critic + actor; no gradient of the actor's loss reaches Q
 
-pibar and Qbar are moving averages. They and the policy are updated every second step; at the other steps the actor's
-loss is reported but not trained.
+pibar and Qbar are moving averages of pi and Q. They and the policy are updated every second step; at the other steps
+the actor's loss is reported but not trained.
 
 Where the sources differ, or do not say:
   - Premier-TACO does not say which loss trains phi. DrQ-v2, and DrQ + BC after it, train phi only by the critic's loss:
@@ -19,7 +19,7 @@ Where the sources differ, or do not say:
   - TD3 keeps a moving average of every network that computes targets; DrQ-v2 has no average of phi. We follow DrQ-v2:
     z_{t+1} is computed by the current phi, without a gradient.
   - Episodes of Meta-World and the control suite end only by a time limit, so y has no term for termination.
-  - Cloning is a mean over unpadded action dimensions; padded dimensions are 0 in all inputs of Q.
+  - The cloning term is a mean over unpadded action dimensions; padded dimensions are 0 in all inputs of Q.
   - There is one Q for all tasks. Its input is the observation without the task, and rewards are not scaled.
 """
 
@@ -93,7 +93,7 @@ def smoothed_action(
 def td3_target(
     rewards: Float[Tensor, " B"], next_values: Float[Tensor, "B 2"], *, discount: float
 ) -> Float[Tensor, " B"]:
-    """Return y of transitions that never terminate: r + gamma times the twins' minimum, without gradient.
+    """Return the target y of transitions that never terminate: r + gamma times the twins' minimum, without gradient.
 
     Args:
         rewards: r_t.
@@ -179,11 +179,11 @@ class TD3BCPretraining(StepObjective):
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def sampling(self) -> Spec:
-        """Return the spec of an observation, its action and reward, the next observation, and noise."""
+        """Return the sampling spec: an observation, its action and reward, the next observation, and noise."""
         return self.steps((0, 1), 1, rewards=True).with_transform("noise", Noise((self.action_dim,)))
 
     def encode(self, batch: Batch) -> Features:
-        """Return values of the data's actions and of the policy's, and targets.
+        """Return the values of the data's actions and of the policy's actions, and the targets.
 
         Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B].
 
@@ -200,7 +200,7 @@ class TD3BCPretraining(StepObjective):
         return Features(rows | {"policy": policy, "policy_value": policy_value})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the sum of both losses; metrics compare each error with that of the batch's mean target or action."""
+        """Return the sum of both losses; metrics compare errors with the error of the batch's mean target or action."""
         rows, mask, actions = features.rows, batch["action_mask"], batch["actions"][:, 0]
         critic = td3_critic_loss(rows["values"], rows["targets"])
         actor = td3_bc_actor_loss(rows["policy_value"], rows["policy"], actions, alpha=self.config.alpha, mask=mask)
@@ -222,7 +222,7 @@ class TD3BCPretraining(StepObjective):
         self.updates += 1
 
     def _is_actors_turn(self) -> bool:
-        """Return True if the current step updates the policy; the first does not, as in TD3."""
+        """Return True if the current step updates the policy; as in TD3, the first step does not."""
         every = self.config.actor_every
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         expected = "1: ranks wait for every parameter's gradient at every step"
@@ -231,7 +231,7 @@ class TD3BCPretraining(StepObjective):
         return (int(self.updates) + 1) % every == 0
 
     def _judged(self, state: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's actions and Q_1 of them, with gradients for the policy and not for Q."""
+        """Return the policy's actions and their values Q_1, with gradients for the policy but not for Q."""
         learning = self.config.encoder_learns_from == "both"
         policy = self.actor(state if learning else state.detach()) * mask
         fixed = {name: value.detach() for name, value in self.critic.named_parameters()}

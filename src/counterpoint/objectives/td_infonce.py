@@ -22,7 +22,7 @@ Symbols, row i for the situation x_i = (s_t, a_t, g)^(i) and column j for a stat
 Twin critics are on a last axis of 2. The paper does not mention them.
 
 Where the sources differ:
-  - Algorithm 1 and Eq. 17 print W = N softmax. Eq. 10 averages over the N draws, so that the factor occurs twice: if
+  - Algorithm 1 and Eq. 17 print W = N softmax. Eq. 10 averages over the N draws, so that the factor N occurs twice: if
     rows sum to N, the effective discount is gamma N / (1 - gamma + gamma N). We follow the authors' code, whose rows
     sum to 1.
   - The paper's cross entropies are sums over rows; the authors take means over rows and twins. We follow the
@@ -46,10 +46,10 @@ from counterpoint.objectives.base import in_full_precision, shapes
 
 @in_full_precision
 def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
-    """Return InfoNCE of column i among all columns for each row i (Eq. 6), mean over rows and twins.
+    """Return InfoNCE (Eq. 6): for each row i, column i against all columns; mean over rows and twins.
 
     Args:
-        logits: Row i: a situation; column j: a future state sampled for situation j.
+        logits: Row i is a situation, column j a future state sampled for situation j.
     """
     check_square(logits=logits)
     return _own_columns(logits)
@@ -57,7 +57,7 @@ def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
 
 @in_full_precision
 def td_infonce_weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
-    """Return W (Eq. 9): softmax over each row of the twins' minimum; rows sum to 1, no gradient.
+    """Return W (Eq. 9): the softmax over each row of the twins' minimum. Rows sum to 1; W has no gradient.
 
     Args:
         weight_logits: Logits of the next situations with the states of `future_logits`, under the target critics.
@@ -77,7 +77,8 @@ def td_infonce_loss(
     """Return TD InfoNCE (Eq. 10, 17): row cross entropies of the next state and of the importance-weighted future.
 
     Args:
-        next_logits: Logits of situations with the next states of the batch; the diagonal holds the pairs.
+        next_logits: Logits of situations with the next states of the batch; the diagonal pairs a situation with its own
+            next state.
         future_logits: Logits of situations with states sampled from p(s+).
         weight_logits: Logits of the next situations with the states of `future_logits`, under the target critics. They
             get no gradient.
@@ -129,7 +130,7 @@ def cloned_actor_loss(
         actions: The policy's actions for the data's future goals.
         data_actions: The data's actions in the same situations.
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
-        mask: 0 for rows whose action is not to be cloned.
+        mask: 0 for rows whose action is not cloned; by default all are cloned.
     """
     if actions.ndim != 2 or actions.shape != data_actions.shape or goal_rows.shape != actions.shape[:1]:
         found, hint = shapes(goal_rows, actions, data_actions), "pass one row loss and two actions for each situation"
@@ -141,10 +142,10 @@ def cloned_actor_loss(
 
 
 def check_square(**logits: Tensor) -> None:
-    """Raise if the shape of logits is not [B, B] or [B, B, twins], or if their shapes differ.
+    """Raise `BadInputError` if the shape of logits is not [B, B] or [B, B, twins], or if their shapes differ.
 
     Args:
-        logits: Logits, by the name of their argument.
+        logits: Logits by argument name.
 
     Raises:
         BadInputError: If a shape is wrong; the message names the argument.
@@ -171,5 +172,8 @@ def _own_columns(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
 
 
 def _log_softmax(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "*twins B B"]:
-    """Return log probabilities of every row, twins on the first axis: contiguous rows are two to four times as fast."""
+    """Return log probabilities of every row, with twins on the first axis.
+
+    This makes rows contiguous, which is two to four times as fast.
+    """
     return (logits if logits.ndim == 2 else logits.movedim(2, 0)).log_softmax(-1)

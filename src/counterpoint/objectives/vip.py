@@ -8,8 +8,8 @@ Symbols: phi(o_0), phi(g), phi(o_t), phi(o_{t+1}) -> `frames[:, 0..3]`; r -> `re
 Where the sources differ:
   - Eq. 10 of the DecisionNCE paper prints r with the opposite sign; the sign here is that of the VIP paper.
   - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1 and L2
-    norm of the embeddings; we follow both. Their shuffles keep fixed points, so that a clip can be its own negative;
-    `VIP` uses shuffles without fixed points. `vip_loss` takes the rows of the negatives as an argument.
+    norm of the embeddings; we follow both. They take negatives from a shuffled batch, in which a clip can be its own
+    negative; `VIP` uses shuffles without fixed points. `vip_loss` takes the rows of the negatives as an argument.
   - The authors sample o_t before the goal, so that their r is always -1; here o_t can be the goal, as in the paper.
   - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is computed in a
     stable way without it; `epsilon=1e-8` gives their numbers.
@@ -43,7 +43,7 @@ from counterpoint.objectives.base import (
 
 
 class VIPConfig(ClipConfig):
-    """Settings of VIP; the defaults of the last three are from the authors' Ego4D configuration.
+    """Settings of VIP; the defaults of the last three settings are from the authors' Ego4D configuration.
 
     Attributes:
         discount: Discount factor (gamma).
@@ -74,7 +74,7 @@ def dual_value_loss(
     negatives: Int[Tensor, "N B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return the loss of the module's docstring for goals of any modality.
+    """Return the loss that the module's docstring defines, for image goals or text goals.
 
     Args:
         states: Raw embeddings of o_0, o_t and o_{t+1}.
@@ -83,7 +83,7 @@ def dual_value_loss(
         value: V(o; g) from the two embeddings.
         discount: Discount factor (gamma).
         negatives: For each row, the N rows whose o_t and o_{t+1} are scored against its goal with r = -1.
-        epsilon: Added to the means inside the logarithms; the authors use 1e-8.
+        epsilon: Constant added to the means inside the logarithms; 1e-8 in the authors' code, 0 by default.
     """
     first, now, after = value(states, goal[:, None]).unbind(1)
     surprise = -(rewards.to(now.dtype) + discount * after - now)
@@ -106,7 +106,7 @@ def vip_loss(
     value: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return VIP's loss, plus the authors' norm penalties if their two weights are given.
+    """Return VIP's loss, plus the authors' norm penalties if `l1_weight` and `l2_weight` are given.
 
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}); further frames are ignored.
@@ -143,7 +143,7 @@ class VIP(ClipObjective):
     reward_form = "goal"
 
     def sampling(self) -> Spec:
-        """Return the spec of the five frames of LIV, of which the first four are used."""
+        """Return the sampling spec: the five frames that LIV samples; VIP uses only the first four."""
         return self.clips(GoalTransition()).with_transform(*ORDER)
 
     def encode(self, batch: Batch) -> Features:

@@ -1,6 +1,6 @@
 """MPPI and the cross-entropy method: planners that sample plans, score them and keep the best.
 
-A planner gets a function that scores plans from the current state, and needs nothing else of the task::
+A planner gets a function that scores plans from the current state, and needs no other information about the task::
 
     planner = MPPI(score, action_dim=2)  # score: float64 [B, H, A] -> float [B], the more the better
     planner.reset(seed=0)
@@ -34,8 +34,8 @@ class ShootingConfig(FrozenConfig):
         horizon: Number of actions in a plan (H).
         samples: Number of plans per round (B); one of them is the current plan.
         rounds: Number of rounds of sampling before each action.
-        knots: Number of knots of the disturbances, linear in between. More knots give jerkier plans; with H knots,
-            steps are independent.
+        knots: Number of knots of a disturbance, which is sampled at the knots and linear in between. More knots give
+            jerkier plans; with H knots, steps are independent.
         noise: Maximum standard deviation of the disturbances, in action units.
     """
 

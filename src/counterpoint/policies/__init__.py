@@ -1,1 +1,1 @@
-"""Policies and their cloning from demonstrations."""
+"""Policies that are learned from demonstrations, and the parts that they are built from."""

@@ -30,7 +30,7 @@ class Policy(Protocol):
     def act(
         self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
     ) -> NDArray[Any]:
-        """Return actions for n of the rows.
+        """Return actions for n given rows.
 
         Args:
             observation: The environments' observations, stacked: uint8 images [n, H, W, 3] by camera and float32

@@ -89,7 +89,7 @@ class TemporalEnsemble(ActionChunks):
 
     Args:
         decay: Decay of the weights (m in ACT, where it is 0.01); 0 gives the unweighted mean.
-        length: Number of actions of each plan that are used, counted from its first; by default all. 8 in ICon.
+        length: Number of actions used from each plan, counted from its first action; by default all. ICon uses 8.
     """
 
     def __init__(self, decay: float = 0.01, length: int | None = None) -> None:

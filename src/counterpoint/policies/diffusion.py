@@ -1,4 +1,4 @@
-"""Actions by diffusion: in training noise is added to demonstrated actions; in acting noise is removed in steps."""
+"""Action diffusion: training adds noise to demonstrated actions, and acting removes noise step by step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from counterpoint.policies.networks import (
 from counterpoint.policies.normalizer import LinearNormalizer
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
-"""One generator, one for each row, or `None` for the global generator."""
+"""One generator, a sequence with one generator for each row, or `None` for the global generator."""
 
 
 class Update(NamedTuple):
@@ -45,8 +45,8 @@ class NoiseSchedule(nn.Module):
 
     In diffusers, `step` reads its coefficients from the device at every call; here they are computed once, so that no
     step waits for the device. As in Diffusion Policy, clean samples are clipped to [-1, 1], DDPM's variance is the
-    small fixed one, and DDIM adds no noise (eta = 0). As in diffusers, a sampling step goes down by
-    train_steps // inference_steps, even if steps with spacing `trailing` are one further apart.
+    small fixed one, and DDIM adds no noise (eta = 0). As in diffusers, a sampling step goes down by train_steps //
+    inference_steps training steps, even where consecutive steps with spacing `trailing` are one further apart.
 
     Args:
         train_steps: Number of steps of the training schedule.
@@ -137,7 +137,10 @@ def _clean(level: float, prediction: Prediction) -> tuple[float, float]:
 
 
 def _ddim(level: float, after: float, prediction: Prediction) -> Update:
-    """Return Eq. 12 of Song et al. (2021) without noise; epsilon is from the network, not from the clipped sample."""
+    """Return the update of Eq. 12 of Song et al. (2021), without noise.
+
+    Epsilon comes from the network's output, not from the clipped sample.
+    """
     if prediction == "epsilon":
         from_sample, from_output = 0.0, (1 - after) ** 0.5
     elif prediction == "v":
@@ -149,7 +152,7 @@ def _ddim(level: float, after: float, prediction: Prediction) -> Update:
 
 
 def _ddpm(level: float, after: float, prediction: Prediction) -> Update:
-    """Return Eq. 6 and 7 of Ho et al. (2020)."""
+    """Return the update of Eq. 6 and 7 of Ho et al. (2020)."""
     kept = level / after
     from_clean = after**0.5 * (1 - kept) / (1 - level)
     from_sample = kept**0.5 * (1 - after) / (1 - level)
@@ -177,9 +180,9 @@ class Denoised:
 
 
 class DiffusionHead(nn.Module):
-    """A head from embedded observations to windows of actions.
+    """A head that maps embedded observations to windows of actions.
 
-    `normalizer` maps actions to [-1, 1] by the training episodes' range; it is set before training.
+    `normalizer` maps actions to [-1, 1] by the training episodes' range, which is set before training.
 
     Args:
         action_dim: Number of action dimensions (A).
@@ -209,7 +212,7 @@ class DiffusionHead(nn.Module):
         """Add noise to actions and predict it (Eq. 5 of the paper).
 
         Args:
-            condition: To embedded observations, the oldest first.
+            condition: Embeddings of the newest To observations, the oldest first.
             actions: Actions in the environment's units, the first at the oldest observation's step.
             noise: Standard normal noise; by default it is sampled.
             steps: The diffusion steps, in [0, train_steps); by default they are sampled uniformly.
@@ -237,8 +240,9 @@ class DiffusionHead(nn.Module):
         Call this in evaluation mode. It never waits for the device; a CPU generator gives equal noise on every device.
 
         Args:
-            condition: To embedded observations, the oldest first.
-            generator: Generator of the initial noise, and of DDPM's noise at every step; one, or one for each row.
+            condition: Embeddings of the newest To observations, the oldest first.
+            generator: Generator of the initial noise, and of DDPM's noise at every step: one for all rows, or one for
+                each row.
         """
         self._check(condition)
         rows, number = len(condition), 0

@@ -1,8 +1,8 @@
 """Diffusion Policy: a window of observations becomes a plan of actions, of which the first few are executed.
 
 Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023. Each camera has an encoder.
-Embeddings and normalised proprioception of To observations condition the denoising of K actions. The first of these,
-counted from the newest observation's step, are executed (or averaged with earlier plans).
+Embeddings and normalised proprioception of To observations condition the denoising of K actions. The first few of
+these, from the newest observation's step on, are executed (or averaged with earlier plans).
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class DiffusionPolicy(EncodedPolicy):
         state_embed_dim: Number of outputs of a linear layer between normalised proprioception and head; 0 for no layer.
         frame: See `EncodedPolicy`, also for `cameras` and `demonstrations`.
         ensemble: Decay of ACT's temporal ensemble, which plans at every step and averages the first
-            `head.config.executed` actions of plans, as in ICon; `None` executes this number of actions of each plan.
+            `head.config.executed` actions of plans, as in ICon. With `None`, the first `head.config.executed` actions
+            of each plan are executed.
 
     Raises:
         BadInputError: If encoder, head, frame and cameras do not fit together.

@@ -81,7 +81,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Window:
-    """The inputs of n rows' plans.
+    """The inputs from which n rows' plans are computed.
 
     Attributes:
         embedded: [n, H, D], the oldest observation first; D is 0 without cameras.
@@ -222,8 +222,8 @@ class EncodedPolicy(nn.Module, SavedModel):
 
         Args:
             observation: Images by camera, uint8 or float in [0, 1], numpy or torch, of any size, in a form that
-                `counterpoint.data.resize.as_rgb` takes; "state" [n, P]; for language, a "task" for each row (by default
-                `instruction`).
+                `counterpoint.data.resize.as_rgb` accepts; "state" [n, P]; for language, a "task" for each row (by
+                default `instruction`).
             rows: Environments that the observations come from.
             explore: Ignored.
 
@@ -354,7 +354,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return np.asarray(plans)
 
     def _encode(self, moments: list[Moment]) -> None:
-        """Encode all observations that are not encoded yet, in one batch; repeated ones are encoded once."""
+        """Encode all observations that are not encoded yet, in one batch; repeated observations are encoded once."""
         fresh = list({id(moment): moment for moment in moments if moment.embedded is None}.values())
         if not fresh:
             return
@@ -375,7 +375,7 @@ def _array(value: Any) -> NDArray[Any]:
 
 
 def _may_be_images(value: Any) -> bool:
-    """Return whether a value has the shape of images of some rows: [n, H, W, C], [n, C, H, W], or grey [n, H, W]."""
+    """Return True if a value has the shape of images of some rows: [n, H, W, C], [n, C, H, W], or grey [n, H, W]."""
     dims = getattr(value, "ndim", 0)
     return dims == 4 or (dims == 3 and str(value.dtype).endswith("uint8"))
 

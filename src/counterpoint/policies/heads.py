@@ -47,8 +47,9 @@ class CausalDecoder(nn.Module):
     """A transformer decoder whose tokens attend to the same step and to earlier steps (Liu et al., 2023, LIBERO).
 
     Layers are pre-norm. As in LIBERO, each head is as wide as a token (not a share of it), the attention's inputs have
-    no biases, the activation is GELU, positions are sinusoidal with base 10, feed-forward blocks have stochastic depth,
-    and there is no final normalisation. Positions count from the window's oldest step, in the episode or before it.
+    no biases, and the activation is GELU. Positions are sinusoidal with base 10, feed-forward blocks have stochastic
+    depth, and there is no final normalisation. Positions count from the window's oldest step, in the episode or before
+    it.
 
     Args:
         config: Sizes, with tokens of width E and a history of H observations.
@@ -118,10 +119,10 @@ class _Layer(nn.Module):
 
 
 class ActionHead(nn.Module):
-    """A head from embedded observations (and proprioception, and an instruction) to a normalised action.
+    """A head that maps embedded observations (and proprioception, and an instruction) to a normalised action.
 
     `normalizer` maps actions from the environment's units and back; the trainer and the policy call it. The output is
-    linear, as in Premier-TACO's code; `normalizer.restore` clamps it to the action box.
+    linear, as in Premier-TACO's code; `normalizer.restore` clamps it to the range of actions.
 
     With a history of one, the head is an MLP [embedding, state, instruction] -> 1024 -> 1024 -> A with ReLU. With a
     longer history, each step's tokens (instruction, cameras, state) pass through `CausalDecoder`, and the newest step's
@@ -186,7 +187,7 @@ class ActionHead(nn.Module):
             parts = [token(view) for token, view in zip(self.camera_tokens, views, strict=True)]
         if self.text is not None:
             assert instructions is not None, "a policy with language acts on instructions"
-            # First, since the action is predicted at the first token, as in LIBERO.
+            # The instruction's token comes first, since the action is predicted at the first token, as in LIBERO.
             parts.insert(0, self.text(instructions)[:, None].expand(-1, embedded.shape[1], -1))
         if self.config.use_state:
             assert state is not None, "a policy with use_state acts on proprioception"

@@ -49,7 +49,8 @@ class DiffusionConfig(FrozenConfig):
         layers: Transformer: number of decoder layers.
         heads: Transformer: number of attention heads.
         width: Transformer: width of a token, an even number.
-        condition_layers: Transformer: self-attention layers over diffusion step and observations; 0 for an MLP.
+        condition_layers: Transformer: number of self-attention layers over diffusion step and observations; 0 for an
+            MLP.
         embedding_dropout: Transformer: dropout rate of tokens.
         attention_dropout: Transformer: dropout rate within the layers.
     """
@@ -105,9 +106,10 @@ def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]
 class ConditionalUnet1d(nn.Module):
     """A U-Net over the window's steps: the CNN form of Diffusion Policy (Chi et al., 2023, section 3.1).
 
-    There is one level per entry of `down_dims`, with two residual blocks; all but the last halve the steps. Two more
-    blocks follow at the bottom. On the way up, each level is concatenated with its equal on the way down. Each residual
-    block scales and shifts its channels by a linear map of the diffusion step's embedding and the observations.
+    There is one level per entry of `down_dims`, with two residual blocks; all but the last halve the number of steps.
+    Two more blocks follow at the bottom. On the way up, each level is concatenated with the output of the same level on
+    the way down. Each residual block scales and shifts its channels by a linear map of the diffusion step's embedding
+    and the observations.
 
     Args:
         action_dim: Number of action dimensions (A).
@@ -140,7 +142,7 @@ class ConditionalUnet1d(nn.Module):
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
         """Return scale and bias of each block, [n, 2 channels], in the order of use.
 
-        They do not depend on the noisy sample, so that sampling can compute them for several steps at once.
+        Scales and biases do not depend on the noisy sample, so sampling can compute them for several steps at once.
         """
         embedded = self.step_encoder(step_waves(steps, self.step_dim).to(condition.dtype))
         features = nn.functional.mish(torch.cat([embedded, condition.flatten(1)], dim=-1))
@@ -206,9 +208,9 @@ class DenoisingTransformer(nn.Module):
     and, at the window's step t, to observations up to step t. Layers are pre-norm. Initial weights are N(0, .02).
 
     Args:
-        action_dim: A.
-        condition_dim: O, the width of one observation.
-        config: Sizes.
+        action_dim: Number of action dimensions (A).
+        condition_dim: Width of one observation (O).
+        config: Sizes of the network.
     """
 
     unseen: Tensor

@@ -14,10 +14,10 @@ STILL = 1e-4
 
 
 class LinearNormalizer(nn.Module):
-    """A linear map of each dimension, by default of its training range onto [-1, 1].
+    """A linear map of each dimension; by default, it maps the training range to [-1, 1].
 
     A dimension that was constant in training is only shifted, since dividing by its range would magnify the slightest
-    noise. Until `normalise_by` is called, the map is the identity. Its numbers are buffers, so they are saved.
+    noise. Until `normalise_by` is called, the map is the identity. The map's numbers are buffers, so they are saved.
 
     Args:
         dim: Number of dimensions (n).
@@ -53,7 +53,7 @@ class LinearNormalizer(nn.Module):
         self._set(low, high, torch.where(still, low, (low + high) / 2), torch.where(still, 1.0, (high - low) / 2))
 
     def standardise_by(self, statistics: Statistics) -> None:
-        """Set the map from the training episodes' mean and deviation instead, to mean 0 and deviation 1."""
+        """Set the map from the training episodes' mean and standard deviation: results have mean 0 and deviation 1."""
         mean, deviation = (torch.tensor(part, dtype=torch.float64) for part in (statistics.mean, statistics.deviation))
         self._set(*_range(statistics, len(self.low)), mean, torch.where(deviation > 1e-6, deviation, 1.0))
 

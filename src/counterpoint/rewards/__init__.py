@@ -1,4 +1,4 @@
-"""Zero-shot rewards: a pretrained encoder measures how far a video has come in carrying out an instruction."""
+"""Zero-shot rewards: a pretrained encoder measures how far a video has progressed in carrying out a task."""
 
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.rewards.model import Embedder, RewardModel

@@ -1,8 +1,9 @@
-"""The calibration of a trained reward, fitted to the episodes that the reward was trained on.
+"""The calibration of a trained reward: a fitted map from the reward to progress in [0, 1], and its thresholds.
 
-Progress is fitted to successful training episodes: a step's target is its share of the episode, t / (T - 1). The fitted
-map takes only the reward, never a time, so an episode that stops half-way, or fails, ends at a lower value than
-episodes that succeed. The errors of a clock (`error_of_a_ramp`) and of a constant are stored next to the map's error.
+The map is fitted to successful episodes of the training data; the target of step t is its share of the episode,
+t / (T - 1). The map's only input is the reward, not the time, so an episode that fails or stops half-way ends at a
+lower value than episodes that succeed. The errors of a clock (progress that only counts steps, `error_of_a_ramp`) and
+of a constant are stored next to the map's error.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ CALIBRATED: dict[RewardForm, tuple[RewardForm, ...]] = {
     "similarity": ("potential", "transition"),
     "transition": ("transition", "potential"),
 }
-"""Form that an encoder was trained for -> the forms, the better of which is calibrated; others keep their own form."""
+"""For a form that an encoder was trained for, two forms: the one with the smaller error is calibrated. Any other form
+is calibrated itself."""
 EPISODES, HELD_OUT, FRAMES = 100, 50, 32
-"""Maximum number of training episodes, of validation episodes, and of frames of each that are embedded."""
+"""Maximum number of training episodes, of validation episodes, and of embedded frames per episode."""
 FITTED = 10
-"""Minimum number of successful validation episodes to fit the map to them, and not to training episodes."""
+"""Minimum number of successful validation episodes; with fewer, the map is fitted to training episodes."""
 FAILURES = 5
-"""Minimum number of failed validation episodes to fix a threshold: F1 ignores one failure among many successes."""
+"""Minimum number of failed validation episodes to fix a threshold by F1, which one failure would hardly change."""
 SUCCESS_QUANTILE = 0.1
-"""With fewer failures, success begins at this quantile of the successes' final progress."""
+"""With fewer failures, the threshold of success is this quantile of the successful episodes' final progress."""
 DISTANCE_QUANTILE = 0.99
 """A frame is unlike the training data if its distance to them exceeds this quantile of the measured distances."""
 
@@ -73,7 +75,7 @@ class _Judged:
     learned: list[_Watched]
 
     def only(self, success: bool) -> _Judged:
-        """Return the successes, or the failures."""
+        """Return only the successful episodes, or only the failed ones."""
         return replace(self, episodes=[one for one in self.episodes if one.success is success])
 
     def gains(self, form: RewardForm) -> list[Array]:
@@ -91,7 +93,7 @@ class _Judged:
 class _Map:
     """A fitted map from the gains of one form, or from their running maximum, to progress.
 
-    `error` is the mean absolute error where the map was fitted.
+    `error` is the mean absolute error on the episodes that the map was fitted to.
     """
 
     form: RewardForm
@@ -102,7 +104,7 @@ class _Map:
 
     @classmethod
     def fitted(cls, form: RewardForm, groups: Sequence[_Judged], *, furthest: bool = False) -> _Map:
-        """Fit the map to episodes, each of which counts the same, judged by one or more rewards."""
+        """Fit the map to all episodes, with equal weight; the reward of each group computes its episodes' gains."""
         episodes = [one for group in groups for one in group.episodes]
         scores = np.concatenate([_furthest(gained) if furthest else gained for gained in _all_gains(groups, form)])
         share = np.concatenate([one.share for one in episodes])
@@ -118,14 +120,14 @@ class _Map:
 
 @dataclass(frozen=True)
 class _Measured:
-    """An episode, its gains and the progress that a map gives them."""
+    """An episode, its gains, and the progress that a map computes from the gains."""
 
     episode: _Watched
     gained: Array
     progress: Array
 
     def error(self, progress: Array | float | None = None) -> float:
-        """Return the mean absolute error of the map's progress, or of another."""
+        """Return the mean absolute error of the map's progress, or of the given progress."""
         wrong = (self.progress if progress is None else progress) - self.episode.share
         return float(np.abs(wrong).mean())
 
@@ -138,21 +140,21 @@ def calibrate(
     judges: Sequence[tuple[RewardModel, Sequence[int]]] = (),
     seed: int = 0,
 ) -> Calibration | None:
-    """Return the calibration of a trained model; `None` where no training episode can be used.
+    """Return the calibration of a trained model; `None` if no training episode can be used.
 
-    With cross-fitting, the map is fitted to the judges' rewards of episodes that they did not learn from; its error on
-    each judge's episodes is measured with a map that was fitted to the other judges' episodes. Otherwise it is fitted
-    to validation episodes, and measured on each with a map that was fitted to the others, or, if there are fewer than
-    `FITTED`, to training episodes, on which rewards rise higher than on others. A reward towards a goal
-    is calibrated with the last frame of another successful training episode of the same instruction as the goal.
+    With cross-fitting, the map is fitted to rewards of episodes by judges that did not learn from them. The error on
+    each judge's episodes is measured with a map that was fitted to the other judges' episodes. Otherwise, the map is
+    fitted to the successful validation episodes, and its error on each is measured with a map fitted to the others. If
+    there are fewer than `FITTED`, the map is fitted to training episodes, on which rewards rise higher than on others.
+    If the form needs a goal, it is the last frame of another successful training episode with the same instruction.
 
     Args:
         model: The trained reward.
         train: Training episodes, whose first camera is read. Failures, episodes of one step and, if the form needs
             instructions, episodes without an instruction are left out.
         validation: Episodes for the errors and the thresholds; if there are none, training episodes are used.
-        judges: Rewards that learned from parts of the training episodes, each with the numbers, in the whole data set,
-            of the episodes that it judges.
+        judges: The rewards of cross-fitting, each trained without one part of the training episodes, which it judges;
+            with the numbers of these episodes in the whole data set.
         seed: Random seed of the sample, if there are more episodes than `EPISODES`.
     """
     every, whole = range(len(train.episodes)), train.whole if isinstance(train, SubsetStore) else train
@@ -224,7 +226,7 @@ def calibrate(
 
 
 def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *, refit: bool) -> list[_Measured]:
-    """Apply a map to episodes; with `refit`, to each group the map that is fitted to the other groups."""
+    """Apply a map to groups of episodes; with `refit`, each group gets a map that is fitted to the other groups."""
     found = []
     for at, group in enumerate(measured):
         others = [one for number, one in enumerate(basis) if number != at]
@@ -235,12 +237,12 @@ def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *
 
 
 def _furthest(gained: Array) -> Array:
-    """Return the running maximum, at each frame the furthest that the episode has come."""
+    """Return the running maximum: at each frame, the largest gain so far."""
     return np.asarray(np.maximum.accumulate(gained))
 
 
 def _spread(episodes: Sequence[_Watched]) -> tuple[Array, Array]:
-    """Return the mean embedding of all frames, [D], and the standard deviation of each of its numbers, [D]."""
+    """Return the mean embedding of all frames, [D], and the standard deviation of each dimension, [D]."""
     seen = np.concatenate([one.embeddings for one in episodes])
     scale = seen.std(axis=0)
     return seen.mean(axis=0), np.maximum(scale, 1e-6 + 1e-3 * scale.max())  # dead dimensions carry no information
@@ -253,7 +255,7 @@ def _all_gains(groups: Sequence[_Judged], form: RewardForm) -> list[Array]:
 def _sample(
     model: RewardModel, store: EpisodeStore, numbers: Sequence[int], most: int, seed: int, *, failures: bool
 ) -> list[int]:
-    """Return at most `most` of the numbers, of usable episodes, in order."""
+    """Return the numbers of at most `most` usable episodes, sampled at random, in ascending order."""
     instructed = model.trained_form != "goal"
     usable = [
         number
@@ -287,7 +289,7 @@ def _gains(
 
 
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
-    """Return the last frame of the next fitted episode with this instruction; if there is no other, this episode's."""
+    """Return an episode's goal: the last frame of the next fitted episode with its instruction, or else its own."""
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)
     return np.asarray((alike[after % len(alike)] if alike else one).embeddings[-1])

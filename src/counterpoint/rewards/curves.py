@@ -1,4 +1,4 @@
-"""`counterpoint reward VIDEO...`: the reward of a video or an episode, frame by frame: a table, an image and a page."""
+"""`counterpoint reward VIDEO...`: write the reward of a video or episode per frame as a table, an image and a page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 CHUNK_BYTES = 192 * 2**20
 """Bytes of decoded frames held at once."""
 IMAGES = 120
-"""Maximum number of images on a page: about a megabyte."""
+"""Maximum number of images on a page, which take about a megabyte."""
 MEANING: dict[RewardForm, str] = {
     "potential": "cosine of the frame and the instruction",
     "similarity": "cosine of the frame and the instruction",
@@ -43,7 +43,7 @@ MEANING: dict[RewardForm, str] = {
 
 
 def axis_label(form: RewardForm) -> str:
-    """Return the meaning of a plotted curve, which is the output of `gains`."""
+    """Return the axis label of a plotted curve; plotted values are the output of `gains`."""
     return f"reward: {'gain of the ' if form in ('potential', 'goal') else ''}{MEANING[form]}"
 
 
@@ -56,7 +56,7 @@ class RewardCurve:
         form: The meaning of the values.
         seconds: The presentation time of each frame, from the first.
         labels: The L instructions, or the goal image's name.
-        values: [L, T], one row per label.
+        values: The reward, [L, T], one row per label.
         images: JPEGs of some frames, keyed by frame number.
     """
 
@@ -69,7 +69,7 @@ class RewardCurve:
 
     @property
     def fps(self) -> float:
-        """Frames a second; the mean where the rate varies."""
+        """Frames per second; the mean if the rate varies."""
         return (len(self.seconds) - 1) / float(self.seconds[-1] - self.seconds[0])
 
     @property
@@ -93,7 +93,7 @@ def reward_command(
     device: Computes = "cpu",
     dialect: Name = None,
 ) -> list[Path]:
-    """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
+    """Plot the reward curve of videos: a CSV, a PNG and a page that shows the frame at a cursor on the curve.
 
     A video that cannot be read, or never changes, is skipped; the files of the other videos are kept.
 
@@ -102,8 +102,8 @@ def reward_command(
 
     Args:
         videos: Video files, or one data set with --episodes.
-        instruction: The task that the videos should show; by default each episode of a data set has its own
-            instruction.
+        instruction: The task that the videos should show; by default, each episode of a data set is scored under its
+            own instruction.
         model: A run's folder, a folder of saved weights or a Hub id.
         out: The folder to write.
         episodes: Numbers of the data set's episodes to plot.
@@ -113,14 +113,14 @@ def reward_command(
         goal: Image of the goal, for a reward that compares frames with goals.
         form: The reward to compute; by default the one that the encoder was trained for.
         device: The device that computes, such as cuda.
-        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
     Returns:
         The files NAME.csv, NAME.png and NAME.html of each video.
 
     Raises:
         BadInputError: If there is no video, an episode does not exist, an instruction is empty or given twice, or the
-            form or model cannot be used. Also if a video cannot be read; this is raised after all others are done.
+            form or model cannot be used. If a video cannot be read, the error is raised after all others are done.
     """
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
@@ -178,8 +178,8 @@ class Clip:
     Attributes:
         path: The video file; for an episode, the data set's path and `episode-NUMBER`.
         instruction: The episode's own instruction.
-        read: Takes a step and a number of bytes; returns frames uint8 [n, H, W, 3] from that step on, with at most that
-            number of bytes, their times in seconds [n], and the total number of frames.
+        read: Function of a step and a maximum number of bytes. It returns the frames from that step on that fit, uint8
+            [n, H, W, 3], their times in seconds [n], and the total number of frames.
         state: The robot's state [T, S]; a video file has none.
     """
 
@@ -223,7 +223,7 @@ def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None, d
 def score_clip(
     rewards: RewardModel, clip: Clip, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
 ) -> RewardCurve:
-    """Score every frame of a clip in chunks, which are decoded in a process that may crash.
+    """Score every frame of a clip in chunks, which are decoded in a separate process because decoders may crash.
 
     Args:
         rewards: The reward.
@@ -268,7 +268,7 @@ def curve_csv(curve: RewardCurve) -> str:
 
 
 def curve_lines(curve: RewardCurve) -> list[Line]:
-    """Return the plotted curve of every label, the first on top; curves without a colour left are grey and unnamed."""
+    """Return the plotted curve of every label, the first on top; if colours run out, curves are grey and unnamed."""
     kinds = [f"c{row}" if row < len(COLOURS) else "rest" for row in range(len(curve.labels))]
     each = zip(gains(curve.values, curve.form), kinds, curve.labels, strict=True)
     seconds = curve.seconds.tolist()
@@ -279,10 +279,10 @@ def curve_lines(curve: RewardCurve) -> list[Line]:
 
 
 def curve_page(curve: RewardCurve, *, model: str, csv_name: str) -> str:
-    """Return the video under a cursor on its curve, as one HTML file.
+    """Return one HTML file with the curve and the video's frame at a cursor on the curve.
 
     Raises:
-        MissingExtraError: jinja2 is not installed.
+        MissingExtraError: If jinja2 is not installed.
     """
     lines, seconds = curve_lines(curve), curve.seconds.tolist()
     summary = f"Reward of {curve.video.name} over time: {', '.join(curve.labels)}"

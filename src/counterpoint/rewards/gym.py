@@ -1,14 +1,15 @@
-"""Rewards from language or a goal image in gymnasium: wrappers of one environment and of vector environments.
+"""Gymnasium wrappers whose rewards come from language or a goal image, for single and vector environments.
 
-Phi is the reward that a `RewardModel` gives the images since the episode began, s_0 the first state and s' the next::
+Phi(s) is the reward that a `RewardModel` computes from the images since the episode began, up to state s; s_0 is the
+first state and s' the next::
 
     difference   discount * Phi(s') - Phi(s)     DecisionNCE, Eq. 3 with discount 1; Ng, Harada and Russell 1999
     gain         Phi(s') - Phi(s_0)
 
-Every reward depends only on images up to its own moment. A model that reads the robot's state takes it from the
-observation's `state`. With a discount of 1 here, an agent that discounts earns more the earlier Phi rises. With the
-agent's own discount here, differences do not change which policies are best under a task's reward. So add them to that
-reward (`environment_weight`): without it they rank all policies the same.
+A reward depends only on images up to its own step. A model that reads the robot's state takes it from the observation's
+`state`. With `discount=1`, an agent that discounts rewards earns more if Phi rises earlier. If `discount` is the
+agent's own discount, differences do not change which policies are best under the task's reward. In this case, add the
+task's reward (`environment_weight`): without it, differences rank all policies the same.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ Action = TypeVar("Action")
 
 
 class Potentials:
-    """The rewards of N environments by one model: for each row (environment) the value at the episode's start and now.
+    """Computes the rewards of N environments (rows) with one model; keeps each row's value at its start and now.
 
     Args:
         model: The reward.
-        n: N.
+        n: The number of environments, N.
         instruction: The task in words, or one for each environment.
         goal: An image of the goal, uint8 [H, W, 3], instead of the instruction; as in `RewardModel.reward`.
         reward: `difference` or `gain`; see the module's docstring.
         discount: Factor of the next state's potential, for `difference`.
-        form: The form of the reward, if it is not the form that the model was trained for.
+        form: The form of the reward; by default the one that the model was trained for.
 
     Raises:
         BadInputError: If both an instruction and a goal are given, or neither, or the model was not trained for the
@@ -80,7 +81,7 @@ class Potentials:
         self.start, self.last = np.zeros(n), np.zeros(n)
 
     def embed(self, seen: Mapping[str, Array]) -> Float[Embedded, "N D"]:
-        """Return the embeddings of the parts that `seen_in` gives, in one call of the encoder up to its batch size."""
+        """Return the embeddings of a result of `seen_in`, in batches of up to the model's batch size."""
         return embed_frames(self.model.encoder, seen, self.model.batch_size)
 
     def begin(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> None:
@@ -101,7 +102,7 @@ class Potentials:
 
 
 class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose reward is how far its images have come with an instruction, or towards a goal image.
+    """A wrapper whose reward measures how the images progress in carrying out an instruction, or towards a goal image.
 
     The environment's own reward is in `info["environment_reward"]`.
 
@@ -113,8 +114,8 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
         discount: Factor of the next state's potential, for `difference`.
-        environment_weight: Weight with which the environment's own reward is added.
-        form: The form of the reward, if it is not the form that the model was trained for.
+        environment_weight: Weight of the environment's own reward in the sum; 0 leaves it out.
+        form: The form of the reward; by default the one that the model was trained for.
 
     Raises:
         BadInputError: If the environment does not provide the image, or the model was not trained for the form.
@@ -161,10 +162,10 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Vector environments with the reward of `LanguageReward`: one call of the encoder embeds all rows' images.
 
-    An episode's last reward is that of the episode's own last image; with `AutoresetMode.SAME_STEP` this image is read
-    from `infos["final_obs"]`. With `NEXT_STEP`, the step that resets a row has the reward 0. With `DISABLED`,
-    `reset(options={"reset_mask": ...})` begins the episodes of some rows. The environments' own rewards are in
-    `infos["environment_reward"]`.
+    The last reward of an episode is computed from its last image, in every autoreset mode. With
+    `AutoresetMode.SAME_STEP`, this image is read from `infos["final_obs"]`. With `NEXT_STEP`, the step that resets a
+    row has the reward 0. With `DISABLED`, `reset(options={"reset_mask": ...})` begins new episodes in some rows. The
+    environments' own rewards are in `infos["environment_reward"]`.
 
     Args:
         env: The vector environment.
@@ -174,8 +175,8 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         image: Key of the images in the Dict observation; `None` renders them (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
         discount: Factor of the next state's potential, for `difference`.
-        environment_weight: Weight with which the environments' own rewards are added.
-        form: The form of the reward, if it is not the form that the model was trained for.
+        environment_weight: Weight of the environments' own rewards in the sum; 0 leaves them out.
+        form: The form of the reward; by default the one that the model was trained for.
 
     Raises:
         BadInputError: If the environments do not provide the image, if renders are used with `SAME_STEP` (they show
@@ -208,7 +209,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         self._over = np.zeros(n, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the episodes of all rows, or of those in `options["reset_mask"]`."""
+        """Begin new episodes in all rows, or in the rows in `options["reset_mask"]`."""
         mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
         observations, infos = self.env.reset(seed=seed, options=options)
         self._over[mask] = False
@@ -258,7 +259,7 @@ class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         env: The environment.
         encoder: The encoder of images.
         image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
-        replace: Leave the image itself out of the observation.
+        replace: True to leave the image itself out of the observation.
 
     Raises:
         BadInputError: If the environment does not provide the image.
@@ -289,7 +290,7 @@ _ONE: Rows = np.zeros(1, np.intp)
 
 
 def check_source(image: str | None, space: Any, render_mode: str | None, encoder: object) -> None:
-    """Refuse an environment without the named image, or without a state for an encoder that reads it.
+    """Raise an error if an environment lacks the named image, or the state for an encoder that reads it.
 
     Args:
         image: Key of the image in the observation; `None` for renders.
@@ -298,8 +299,8 @@ def check_source(image: str | None, space: Any, render_mode: str | None, encoder
         encoder: The encoder.
 
     Raises:
-        BadInputError: If a Dict observation has no image of that name, in a form that
-            `counterpoint.data.resize.as_rgb` takes, or no `state`, or renders are no arrays.
+        BadInputError: If the Dict observation has no image of that name that `counterpoint.data.resize.as_rgb` accepts,
+            or no `state` for an encoder that reads it, or if renders are not arrays.
     """
     has_state = isinstance(space, spaces.Dict) and STATE in space.spaces
     found, hint = f"no {STATE!r}", "the model reads the robot's state: put it into a Dict observation"
@@ -318,8 +319,8 @@ def seen_in(env: Any, observation: Any, image: str | None, encoder: object) -> d
     """Return the parts of an observation (or of a vector environment's observations) that an encoder reads, by key.
 
     Returns:
-        The image, or a render: [H, W, 3], or one for each environment of a vector. Under `STATE` the robot's state, for
-        an encoder that reads it.
+        The image from the observation, or else rendered, [H, W, 3]; for a vector, one for each environment. If the
+        encoder reads the robot's state, also the state, under the key `STATE`.
     """
     lead = int(isinstance(env, gymnasium.vector.VectorEnv))
     seen = {image or "": _rgb(env.render() if image is None else observation[image], image, lead)}

@@ -8,14 +8,14 @@ Columns, with one row per frame in the order of the data set:
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
     segment                             number of the frame's segment in its episode, if the model was trained on
-                                        segments (`data.segments`): each is then labelled under its own task
-    success                             True from where progress reaches the calibrated threshold until it falls by .1
-                                        below it; left out if no failures fixed the threshold
+                                        segments (`data.segments`): each segment is then labelled under its own task
+    success                             True once progress reaches the calibrated threshold, until it falls .1 below it;
+                                        left out if too few failures were recorded to fix the threshold
     unlike_training                     True if the frame's distance to the training data exceeds a calibrated threshold
 
-A row depends only on the frames up to it. Each episode is decoded in one pass. Every core decodes and computes a block
-of episodes (`counterpoint.blocks`), in batches that may span several episodes. Finished blocks wait in a hidden folder
-next to the output, where a repeated call finds them.
+A row depends only on its own and earlier frames. Each episode is decoded in one pass. Every core decodes and computes a
+block of episodes (`counterpoint.blocks`), in batches that may span several episodes. Finished blocks are kept in a
+hidden folder next to the output, so that a repeated call resumes from them.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Labelling:
     Attributes:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
-        cameras: Views whose rewards are averaged.
+        cameras: Cameras whose rewards are averaged.
         instructions: The instruction of each episode; empty if there is a goal.
         goal: A goal image that replaces the instructions.
         device: The device that computes.
-        batch_size: Number of frames encoded at once; by default as many as suit the model.
-        segments: `task` to label each segment of an episode for itself.
+        batch_size: Number of frames encoded at once; by default a number that suits the model.
+        segments: `task` to label each segment of an episode separately; `episode` to label whole episodes.
     """
 
     data: Path
@@ -117,13 +117,13 @@ def label(
     overwrite: bool = False,
     dialect: Name = None,
 ) -> Path:
-    """Write progress in [0, 1] of every frame of a data set. Repeating the same call continues an interrupted one.
+    """Write progress in [0, 1] of every frame of a data set. A repeated call resumes an interrupted one.
 
-    The mean error of progress, measured on videos that the model did not learn from, is printed beside that of a
-    constant and of a clock. Labels that are no better than a constant are refused.
+    The mean error of progress, measured on videos that the model did not learn from, is printed with the errors of a
+    constant and of a clock, which only counts frames. Labels that are no better than a constant are refused.
 
-    Time on two cores: 2,400 frames a second with the demo's encoder, 72 with EfficientNet-Lite0. Disk: at most 40 bytes
-    a frame.
+    Time on two cores: 2,400 frames per second with the demo's encoder, 72 with EfficientNet-Lite0. Disk: at most 40
+    bytes per frame.
 
     Args:
         data: A data set of any format.
@@ -137,19 +137,19 @@ def label(
         text_file: Text file with one instruction per line, overriding the data set's instructions.
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
-        batch_size: Number of frames encoded at once; by default as many as suit the model.
+        batch_size: Number of frames encoded at once; by default a number that suits the model.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
-        monotone: Write progress that never falls: the furthest that the episode has come.
+        monotone: Write progress that never falls, computed from the largest gain so far.
         anyway: Write labels even if they are no better than a constant.
         overwrite: Replace existing labels.
-        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
     Returns:
         The file or folder that was written.
 
     Raises:
-        BadInputError: If data, model or arguments cannot be used; raised before anything is computed. Also if an
-            episode is damaged; finished blocks are kept.
+        BadInputError: If data, model or arguments cannot be used; this is raised before anything is computed. If an
+            episode is damaged; finished blocks are then kept.
         MissingExtraError: If the engine is Ray and Ray is not installed.
     """
     engine.check()
@@ -233,7 +233,7 @@ def _trained_views(trained: Mapping[str, Any], store: EpisodeStore) -> tuple[str
 
 
 def _place(store: EpisodeStore, number: int) -> str:
-    """Return the words for an episode, or for a segment of one."""
+    """Return the name of an episode or segment, for messages."""
     if not isinstance(store, SegmentStore):
         return f"episode {number}"
     return f"episode {store.owner[number]} from step {store.first[number]}"
@@ -253,11 +253,11 @@ def _identity(job: Labelling, store: EpisodeStore) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Images of one size.
+    """A batch of images of one size.
 
     Attributes:
-        seen: Under `FRAMES` the images [N, H, W, 3] and, where the model reads it, under `STATE` the state [N, S].
-        owners: (episode, view, n), in order: the next n images of that view.
+        seen: The images [N, H, W, 3] under `FRAMES`, and, if the model reads the state, the state [N, S] under `STATE`.
+        owners: One (episode, view, n) for each n consecutive images of the batch that come from that view, in order.
     """
 
     seen: dict[str, Array]
@@ -278,7 +278,8 @@ class Labeller:
         targets: Embedded instructions or goals, one per episode, if they are known already.
 
     Raises:
-        BadInputError: If the model has no calibration or takes the other kind of target, or cannot read an instruction.
+        BadInputError: If the model has no calibration, needs a goal instead of instructions (or the reverse), or cannot
+            read an instruction.
     """
 
     def __init__(self, job: Labelling, store: EpisodeStore, targets: Float[Array, "E D"] | None = None) -> None:
@@ -300,7 +301,7 @@ class Labeller:
             self.targets = embed_text(self.model.encoder, texts)[[numbers[text] for text in job.instructions]]
 
     def work(self, block: Block) -> bytes:
-        """Return a file with float32 [3, T] of a block's frames: reward, novelty, and 1 where the images change."""
+        """Return a file with float32 [3, T] for a block's T frames: reward, novelty, and 1 if the episode changes."""
         embedded: dict[tuple[int, int], list[Float[Array, "N D"]]] = {}
         firsts: dict[tuple[int, int], Array] = {}
         still = dict.fromkeys(block.episodes, True)
@@ -334,7 +335,7 @@ class Labeller:
         return np.stack([reward, novelty, np.full_like(reward, not still)])
 
     def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
-        """Decode episodes, each view in one pass, and yield batches; the images of a batch have one size."""
+        """Decode episodes, each view in one pass, and yield batches; all images of a batch have the same size."""
         parts: list[dict[str, Array]] = []
         owners: list[tuple[int, int, int]] = []
         for episode in episodes:
@@ -421,7 +422,7 @@ def _table(
 
 
 def model_name(model: str) -> str:
-    """Return a model's Hub id, or the name of its folder, which means the same on every machine."""
+    """Return a model's Hub id, or the name of its folder, without the path, which differs between machines."""
     folder = Path(model).expanduser()
     if not folder.exists():
         return model

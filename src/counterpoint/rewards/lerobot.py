@@ -4,9 +4,9 @@
     model = CounterpointRewardModel.from_pretrained("drawer-lerobot")
     model.compute_reward({"observation.images.top": frames, "task": ["open the drawer"]})  # [B, T, 3, H, W] -> [B]
 
-Importing this module registers the reward model type `counterpoint` in LeRobot, from version 0.6 on. LeRobot looks for
-a model and its processors in the module of their configuration, so this module has all three. The encoder does its own
-preprocessing: the processors are those of a policy, which only rename, batch and move tensors.
+Importing this module registers the reward model type `counterpoint` in LeRobot (0.6 or later). LeRobot looks for a
+model and its processors in the module of their configuration, so this module has all three. The encoder does its own
+preprocessing, so the processors only rename, batch and move tensors, like those of this library's policies.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
         task_key: Key of the instruction.
         state_key: Key of the robot's state, if the reward reads it.
         reward_output: `progress` in [0, 1], or `success`, which is 1 if progress reaches the threshold and 0 otherwise.
-        success_threshold: Progress from which on a task counts as done; by default the calibration's threshold.
+        success_threshold: Minimum progress at which a task counts as done; by default the calibration's threshold.
     """
 
     model: dict[str, Any] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
     success_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        """Complete the features.
+        """Add the input and output features that are missing.
 
         Raises:
-            BadInputError: An unknown `reward_output`.
+            BadInputError: If `reward_output` is unknown.
         """
         super().__post_init__()
         found, hint = repr(self.reward_output), "progress is the default"
@@ -84,10 +84,10 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
 
     Args:
         config: The configuration; `of` makes one from a trained reward.
-        dataset_stats: Ignored, as `dataset_meta` is: the encoder does its own preprocessing.
+        dataset_stats: Ignored, like `dataset_meta`, because the encoder does its own preprocessing.
 
     Raises:
-        BadInputError: The configuration holds no encoder, or an encoder without calibration.
+        BadInputError: If the configuration has no encoder, or an encoder without calibration.
     """
 
     config_class = CounterpointConfig
@@ -117,7 +117,7 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
             settings: Fields of `CounterpointConfig`, such as `image_key`.
 
         Raises:
-            BadInputError: A model without calibration, or with an encoder of another kind.
+            BadInputError: If the model has no calibration, or its encoder is of another kind.
         """
         encoder, head = model.encoder, model.language_reward
         hint = "train it with `counterpoint train`"
@@ -138,12 +138,12 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
         """Return the reward at the newest frame of every video.
 
         Args:
-            batch: Under `image_key` frames [B, T, 3, H, W] or [B, T, H, W, 3], uint8 or float in [0, 1], each video
-                from its episode's first frame to the newest; under `task_key` one instruction, or one per video; under
-                `state_key` the state at each frame [B, T, S], for a reward that reads it.
+            batch: Under `image_key`, frames [B, T, 3, H, W] or [B, T, H, W, 3], uint8 or float in [0, 1], from each
+                episode's first frame to the newest. Under `task_key`, one instruction, or one per video. Under
+                `state_key`, the state at each frame, [B, T, S], if the reward reads the state.
 
         Raises:
-            BadInputError: A wrong shape, or missing instructions or states.
+            BadInputError: If a shape is wrong, or instructions or states are missing.
         """
         config = self.config
         videos, tasks = batch.get(config.image_key), batch.get(config.task_key)

@@ -2,15 +2,15 @@
 
 S is the cosine, phi(o) the raw embedding of a frame, psi(l) the embedding of an instruction, g a goal image::
 
-    potential    S(phi(o_t), psi(l))               AcTOL, section 5.4; its steps are DecisionNCE, Eq. 3
-    similarity   S(phi(o_t), psi(l))               as CLIP's loss trains it: its level has a meaning, not only its gain
+    potential    S(phi(o_t), psi(l))               AcTOL, section 5.4; its change per step is DecisionNCE, Eq. 3
+    similarity   S(phi(o_t), psi(l))               trained by CLIP's loss: its level has a meaning, not only its gain
     transition   S(phi(o_t) - phi(o_0), psi(l))    DecisionNCE-T, Eq. 6, of the segment from the start to t
     goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) for encoders with language (LIV)
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
 
-A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. For several cameras, embedded as
+A transition scores 0 at t = 0, and for a frame with the same embedding as the first. For several cameras, embedded as
 [T, C, D], the reward is the mean of the cameras' rewards (late fusion). An encoder trained with the robot's state reads
-it together with each camera's images, under the key `STATE`, as in an environment's observations.
+the state together with each camera's images, under the key `STATE`, as in an environment's observations.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Score = TypeVar("Score", bound=Callable[..., Array])
 SegmentScore = Callable[[Array, Array, Array], Array]
 """(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment for each text, [N, L]."""
 LANGUAGE_REWARD = "language_reward"
-"""R3M's perceptron, in the folder of a saved encoder."""
+"""Name of the weights of R3M's perceptron in the folder of a saved encoder."""
 STATE = "state"
 """Key of the robot's state [T, S] in a mapping of cameras to frames; encoders that read only images ignore it."""
 STILL = 1e-5
-"""Embeddings are equal if their distance is below this share of their length, the precision of float32 networks."""
+"""Embeddings count as equal if their distance is below this share of their length (float32 networks' precision)."""
 
 
 class Embedder(Protocol):
@@ -75,7 +75,7 @@ def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array
 
 
 def late_fusion(score: Score) -> Score:
-    """Extend a score of embeddings [N, D] to several cameras, [N, C, D], by the mean of the cameras' scores."""
+    """Extend a score of embeddings [N, D] to several cameras, [N, C, D], by taking the mean over cameras."""
 
     @wraps(score)
     def fused(*parts: Array) -> Array:
@@ -129,10 +129,10 @@ def transition_score(
 
 
 def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
-    """Return a curve as it is plotted: a potential (or distance to a goal) becomes its gain since the first frame.
+    """Return a curve as it is plotted: for a potential or a distance to a goal, the gain since the first frame.
 
-    Only differences of a potential are rewards; its level means little. A similarity keeps its level, which was
-    trained.
+    Only differences of a potential are rewards; its level means little. A similarity keeps its level, because training
+    gave the level a meaning.
     """
     return curve - curve[:, :1] if form in ("potential", "goal") else curve
 
@@ -146,8 +146,8 @@ def embed_frames(
     that reads the robot's state, the mapping must hold the state [T, S] under `STATE`.
 
     Raises:
-        BadInputError: Frames of another dtype, shape or range, cameras with unequal numbers of frames, or no state for
-            an encoder that reads it.
+        BadInputError: If frames have another dtype, shape or range, if cameras have unequal numbers of frames, or if
+            there is no state for an encoder that reads it.
     """
     given = frames if isinstance(frames, Mapping) else {"": frames}
     state, views = given.get(STATE), {camera: check_frames(view) for camera, view in given.items() if camera != STATE}
@@ -159,7 +159,7 @@ def embed_frames(
 
 
 def reads_state(encoder: object) -> bool:
-    """Return whether an encoder reads the robot's state together with each image."""
+    """Return True if an encoder reads the robot's state together with each image."""
     return bool(getattr(encoder, "reads_state", False))
 
 
@@ -179,7 +179,7 @@ def _embed_view(encoder: Any, frames: Tensor, state: Any, batch_size: int) -> Fl
 def observed(
     encoder: object, store: EpisodeStore, episode: int, steps: NDArray[np.int64], views: Sequence[str | None] = (None,)
 ) -> dict[str, NDArray[Any]]:
-    """Return an encoder's inputs at an episode's steps: the frames of each view and, if it reads it, the state.
+    """Return an encoder's inputs at an episode's steps: the frames of each view, and the state if the encoder reads it.
 
     Raises:
         BadInputError: If the encoder reads the state, and the episode has none.
@@ -189,7 +189,7 @@ def observed(
 
 
 def states_of(store: EpisodeStore, episode: int) -> Float[NDArray[np.float32], "T S"]:
-    """Return the states of an episode for a model that reads them; refuse an episode without states."""
+    """Return the states of an episode for a model that reads them; raise an error if the episode has none."""
     state = store.state(episode)
     expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
     require(state is not None, f"episode {episode}", "no state", expected, hint)
@@ -208,12 +208,12 @@ def embed_steps(
     """Return raw embeddings of an episode's steps, from its frames or, if the store holds them, from its features.
 
     Args:
-        encoder: The encoder; features are those of its own frozen backbone.
+        encoder: The encoder; features in the store must come from its frozen backbone.
         store: Episodes.
         episode: Number of the episode.
         steps: T steps of the episode.
         views: C cameras, by default the store's first camera; one camera gives [T, D].
-        batch_size: Frames encoded at once.
+        batch_size: Number of frames encoded at once.
     """
     features = store.features(episode)
     if features is None:
@@ -234,7 +234,7 @@ def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L
 
 
 def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
-    """Return frames as a tensor [T, H, W, 3]: uint8 in [0, 255] or float32 in [0, 1], by dtype, never by value.
+    """Return frames as a tensor [T, H, W, 3]; the dtype implies the range: uint8 in [0, 255], float32 in [0, 1].
 
     Raises:
         BadInputError: If the frames are anything else.
@@ -268,7 +268,7 @@ class RewardModel:
     Args:
         encoder: Image and text towers that embed into one space.
         form: The form of the reward; by default the one that the encoder was trained for (`config.reward_form`).
-        batch_size: Frames encoded at once, which bounds memory for long videos.
+        batch_size: Number of frames encoded at once, which bounds memory for long videos.
         language_reward: R3M's perceptron G, for the form `language`.
 
     Raises:
@@ -301,7 +301,7 @@ class RewardModel:
         Args:
             source: A run's folder, a folder with `config.json` and `model.safetensors`, or a Hub id.
             device: The device that computes.
-            form: The form of the reward, if it is not the one that the encoder was trained for.
+            form: The form of the reward; by default the one that the encoder was trained for.
 
         Raises:
             BadInputError: If the model is missing, is not trained yet, or is another kind of encoder.
@@ -314,10 +314,10 @@ class RewardModel:
         return cls(encoder, form=form, language_reward=head)
 
     def check_form(self, form: RewardForm, *, instructed: bool = False) -> RewardForm:
-        """Return `form`, if the encoder was trained for it and, when `instructed`, if the form reads instructions.
+        """Return `form` if the encoder was trained for it and, with `instructed=True`, if the form reads instructions.
 
         Raises:
-            BadInputError: If the form does not fit; VIP, TCN and R3M do not align single frames with texts.
+            BadInputError: Otherwise. For example, VIP, TCN and R3M do not align single frames with texts.
         """
         only = {"goal": ("goal",), "language": ("language", "goal")}.get(self.trained_form)
         works = only or ("potential", "similarity", "transition", "goal")
@@ -341,11 +341,11 @@ class RewardModel:
 
         Args:
             frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]. Several cameras are given as a mapping of names
-                to such frames; the result is the mean of their rewards. A model that reads the robot's state takes a
-                mapping with it: `{"front": frames, "state": state}`, state [T, S].
+                to such frames; the result is the mean of their rewards. For a model that reads the robot's state, the
+                mapping includes the state, [T, S]: `{"front": frames, "state": state}`.
             instructions: One instruction gives [T], a list of L instructions gives [L, T].
             goal: A goal image [H, W, 3] instead of instructions, which gives [T]; a mapping if `frames` is a mapping.
-            form: Another form than `self.form`: see the module's docstring.
+            form: The form of the reward (see the module's docstring); by default `self.form`.
 
         Raises:
             BadInputError: If frames or instructions are not valid, or the encoder was not trained for the form.
@@ -362,7 +362,7 @@ class RewardModel:
         *,
         goal: Video | Mapping[str, Video] | None = None,
     ) -> Video:
-        """Return progress in [0, 1] at every frame, shaped as `reward`; the value at t depends only on frames 0 to t.
+        """Return progress in [0, 1] at every frame, in the shape of `reward`; the value at t depends on frames 0 to t.
 
         Args:
             frames: [T, H, W, 3], from the episode's first frame on; several cameras and the state as in `reward`.
@@ -381,13 +381,13 @@ class RewardModel:
         *,
         goal: Video | Mapping[str, Video] | None = None,
     ) -> Video:
-        """Return True where progress reaches the success threshold, bool, shaped as `reward`; see `progress`."""
+        """Return True for frames whose progress reaches the success threshold; arguments are those of `progress`."""
         calibration = self.check_calibration()
         reached = calibration.success
         return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
 
     def novelty(self, frames: Video | Mapping[str, Video]) -> Video:
-        """Return the distance [T] of frames [T, H, W, 3] from the training data; frames above 1 are unlike the data."""
+        """Return the distance [T] of frames [T, H, W, 3] from the training data; above 1, they are unlike the data."""
         embedded = embed_frames(self.encoder, frames, self.batch_size)
         found = late_fusion(self.check_calibration().novelty_of)(embedded)
         return _like(frames, found.astype(np.float32))
@@ -396,7 +396,7 @@ class RewardModel:
         """Return the calibration, if the model has one.
 
         Raises:
-            BadInputError: If it has none, because a recipe of this library did not train it, or an old version did.
+            BadInputError: If the model has none: no recipe of this library trained it, or an old version did.
         """
         hint = "train it with `counterpoint train`, which measures one, or use its raw reward: counterpoint reward"
         require(self.calibration, "model", "no calibration", "a model that was calibrated on its data", hint)
@@ -434,7 +434,7 @@ class RewardModel:
         goal: Video | Mapping[str, Video] | None = None,
         form: RewardForm | None = None,
     ) -> tuple[RewardForm, Float[Array, "L D"]]:
-        """Return the form that scores, and the embedded instructions or goal image; takes the arguments of `reward`."""
+        """Return the form that is computed and the embedded instructions or goal; arguments are those of `reward`."""
         if goal is not None:
             still = {name: view[None] for name, view in goal.items()} if isinstance(goal, Mapping) else goal[None]
             return self.check_form("goal"), embed_frames(self.encoder, still)

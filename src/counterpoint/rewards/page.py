@@ -41,7 +41,7 @@ class Line:
         y: Values.
         kind: CSS class: `c0` to `c5` (colours), `rest` (grey, thin), `ghost` (dashed).
         label: Text at the line's end; an empty text shows no label.
-        live: True if a cursor marks the line and its label shows the value there.
+        live: True if a cursor marks the line and the line's label shows the value at the cursor.
     """
 
     x: Sequence[float]
@@ -78,7 +78,7 @@ def line_chart(
         y_label: The meaning of y, with its unit.
         summary: One sentence for a screen reader.
         x_range: Minimum and maximum of x; by default those of the lines.
-        y_range: Minimum and maximum of y; by default what the lines need.
+        y_range: Minimum and maximum of y; by default a range that fits the lines.
         dots: True to mark the last value of each line.
     """
     xs = [x for line in lines for x in line.x]
@@ -93,7 +93,7 @@ def line_chart(
         return 1000 * (high - y) / (high - low)
 
     def path(line: Line) -> str:
-        """Return straight pieces between the values; NaN interrupts the line."""
+        """Return an SVG path of straight pieces between the values; NaN interrupts the line."""
         at = [f"{across(x):.1f} {down(y):.1f}" if math.isfinite(y) else "" for x, y in zip(line.x, line.y, strict=True)]
         return "".join(f"{'L' if before else 'M'}{now}" for before, now in itertools.pairwise(["", *at]) if now)
 
@@ -119,7 +119,7 @@ def line_image(lines: Sequence[Line], *, title: str, y_label: str) -> bytes:
     """Return the lines over seconds as a PNG, the last line on top and first in the legend.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: If matplotlib is not installed.
     """
     figure = import_extra("matplotlib.figure", "report").Figure(figsize=(8, 4.2), dpi=150, layout="constrained")
     axes = figure.add_subplot(title=title, xlabel="seconds")
@@ -140,7 +140,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
     """Return two to seven round numbers in [low, high], evenly spaced.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: If matplotlib is not installed.
     """
     locator = import_extra("matplotlib.ticker", "report").MaxNLocator(6, steps=(1, 2, 2.5, 5, 10))
     return [float(round(tick, 12)) + 0.0 for tick in locator.tick_values(low, high) if low <= tick <= high]
@@ -161,11 +161,11 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
-    """Return labels of at most `most` letters, shortened in such a way that the words that differ stay.
+    """Return labels of at most `most` letters, shortened so that the words that distinguish them stay.
 
-    The words that a label shares with another label, at its beginning or at its end, are dropped first, starting with
-    those next to the words that differ. If this is not enough (there is only one label, or the words that differ are
-    too long), letters are dropped from the label's middle.
+    Words that a label shares with another label, at its beginning or end, are dropped first, starting with the words
+    next to those that differ. If this is not enough (there is only one label, or the words that differ are too long),
+    letters are dropped from the label's middle.
     """
     split = [label.split() for label in labels]
     found = []
@@ -190,9 +190,10 @@ def _common(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Push apart labels that would overlap, as little as possible; labels for the same place stay around that place.
+    """Push apart labels that would overlap, as little as possible, and return their tops.
 
-    No label lies below the chart, or so far above it that it would cover the axis.
+    Labels with the same position are spread around it. No label lies below the chart, or so far above the chart that it
+    would cover the axis.
     """
     blocks: list[tuple[list[int], float]] = []  # labels from top to bottom, and the middle of each block
     for at in sorted(range(len(tops)), key=lambda at: tops[at]):
@@ -223,7 +224,7 @@ class Panel:
         lines: Lines over the player's seconds; the cursor marks those that are `live`.
         y_label: The meaning of the values.
         summary: One sentence for a screen reader.
-        y_range: Minimum and maximum value; by default what the lines need.
+        y_range: Minimum and maximum value; by default a range that fits the lines.
         title: A heading, such as the name of a run.
     """
 
@@ -240,9 +241,9 @@ def make_player(
     """Return a video and its curves: the `view` of `player.html.j2`.
 
     Args:
-        panels: Charts under one cursor; without charts, only the video is played.
+        panels: Charts that share one cursor; without charts, only the video is played.
         seconds: Time of each of the T frames of the curves.
-        steps: Number of each of these frames in the video, [T].
+        steps: Frame number in the video of each of these T frames.
         images: JPEGs of some frames, keyed by the index among the T frames; the cursor shows the nearest image.
     """
     charts = [
@@ -286,7 +287,7 @@ def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
     """Fill a template of this folder or of `folders`; the page contains its style and script.
 
     Raises:
-        MissingExtraError: jinja2 is not installed.
+        MissingExtraError: If jinja2 is not installed.
     """
     style, script = (Markup((TEMPLATES / name).read_text()) for name in ("style.css", "player.js"))
     page: str = _environment(*folders, TEMPLATES).get_template(template).render(style=style, script=script, **values)

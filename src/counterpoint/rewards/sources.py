@@ -25,9 +25,9 @@ from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_fra
 
 Array = NDArray[np.float64]
 Frames = Mapping[str, NDArray[Any]]
-"""Camera -> uint8 [T, H, W, 3]; `STATE` -> float [T, S]."""
+"""Frames of each camera, uint8 [T, H, W, 3], and the robot's state under the key `STATE`, float [T, S]."""
 EPISODE = "episode"
-"""Key of the episode's number among the values that rewards share."""
+"""Key of the episode's number in the values that rewards share (`shared`)."""
 PREFIXES = 16
 """Number of video lengths at which a LeRobot model scores a video; values in between are interpolated."""
 
@@ -38,7 +38,7 @@ class Curves(Protocol):
     def __call__(
         self, steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
     ) -> Float[Array, "L N"]:
-        """Return the curves, or the progress, of a video made of N steps, which may be in any order and repeated."""
+        """Return the curves, or with `progress` the progress, of a video of N steps, in any order and also repeated."""
 
 
 class Reward(Protocol):
@@ -75,7 +75,8 @@ class EncoderReward:
 
     Attributes:
         goals: For each instruction, its embedded goal images: [K, D], or [K, C, D] with several cameras.
-        judges: Cross-fitting: number of an episode -> the reward that did not learn from it, and judges it.
+        judges: With cross-fitting, the reward that judges an episode because it did not learn from it, keyed by the
+            episode's number.
         run: The run's folder, if the reward is a run.
     """
 
@@ -88,7 +89,7 @@ class EncoderReward:
         self._texts: dict[str, Array] = {}
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
-        """Embed the video once; every curve is read from its embeddings."""
+        """Embed the video once; all curves are computed from these embeddings."""
         if (judge := self.judges.get(shared.get(EPISODE, -1))) is not None:
             return judge.watch(frames, shared)
         model, embedded = self.model, self._embedded(frames, shared)
@@ -137,9 +138,9 @@ class EncoderReward:
         return self.goals[instruction]
 
     def untrained(self, seed: int = 0) -> EncoderReward | None:
-        """Return the same architecture with random weights; `None` for a trainable network of the user's own.
+        """Return the same architecture with random weights; `None` if the user supplied a trainable network.
 
-        A frozen backbone keeps its weights, because only the heads on it were learned.
+        A frozen backbone keeps its weights, because only the heads on top of it were trained.
         """
         encoder = self.model.encoder
         if not isinstance(encoder, DualEncoder):
@@ -193,9 +194,9 @@ class FunctionReward:
 class LeRobotReward(FunctionReward):
     """A reward model of LeRobot: anything with `compute_reward(batch) -> (B,)`.
 
-    The model is given growing beginnings of the video, [1, t, 3, H, W], at up to `PREFIXES` lengths t, as in LeRobot's
-    own progress scripts. A classifier (`config.num_classes`) is given each frame, [1, 3, H, W]. Pixels are floats from
-    0 to 1.
+    The model scores the first t frames of the video, [1, t, 3, H, W], for up to `PREFIXES` values of t, as in LeRobot's
+    own progress scripts. A classifier (`config.num_classes`) scores each frame, [1, 3, H, W]. Pixels are floats from 0
+    to 1.
 
     Args:
         model: The model; `config.image_key` and `config.task_key` name its inputs.
@@ -227,7 +228,7 @@ class LeRobotReward(FunctionReward):
 
 
 def ramp(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
-    """Return a clock: values from 0 to 1 over the frames, whatever the frames show."""
+    """Return values that rise evenly from 0 to 1, like a clock, whatever the frames show."""
     return np.linspace(0.0, 1.0, len(frames))
 
 
@@ -246,8 +247,8 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
         device: The device that computes.
 
     Raises:
-        BadInputError: The source is none of these.
-        MissingExtraError: LeRobot is not installed.
+        BadInputError: If the source is none of these.
+        MissingExtraError: If LeRobot is needed and not installed.
     """
     found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", source)
     if found:

@@ -21,12 +21,12 @@ _COMPARED, _SHOWN = 300, 5  # instructions compared by their embeddings, and exa
 
 
 def never_change(frames: UInt8[NDArray[np.uint8], "N H W 3"], first: UInt8[NDArray[np.uint8], "H W 3"]) -> bool:
-    """Return whether all images equal `first`, except for the changes that a codec makes."""
+    """Return True if all images equal `first`, except for the changes that a codec makes."""
     return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
 def read_goal(path: Path) -> UInt8[NDArray[np.uint8], "H W 3"]:
-    """Return the image of a goal, of any size, upright as its EXIF orientation says.
+    """Return the image of a goal, of any size, rotated upright by its EXIF orientation.
 
     Raises:
         BadInputError: If the file is not an image.
@@ -46,7 +46,8 @@ def given_instructions(
         text_file: A file with one instruction per line, one line per video, overriding the videos' own.
 
     Raises:
-        BadInputError: If both are given, a video has no instruction, or the file has another number of lines.
+        BadInputError: If both an instruction and a file are given, a video has no instruction, or the number of lines
+            is not N.
     """
     one = instruction is None or text_file is None
     require(one, "--text-file", "an --instruction beside it", "one of the two", "leave one out")
@@ -61,11 +62,11 @@ def given_instructions(
 
 
 def instructions_in_words(encoder: Embedder, texts: Sequence[str]) -> str:
-    """Describe in words how well an encoder tells instructions apart; empty for one instruction that it knows.
+    """Describe how well an encoder distinguishes instructions; empty for a single instruction whose words it knows.
 
-    Lines name the cosines between the embeddings, instructions that have one embedding (of equal tokens, such as those
-    that differ in an emoji, or by a cosine above 1 - 1e-6), and instructions with pieces that the encoder does not
-    know. All tokens are compared, and the embeddings of the first 300 instructions.
+    The lines report cosines between embeddings, instructions with equal embeddings, and instructions with pieces that
+    the encoder does not know. Embeddings are equal if the tokens are equal (for example, if texts differ in an emoji)
+    or the cosine is above 1 - 1e-6. All tokens are compared, but only the embeddings of the first 300 instructions.
 
     Args:
         encoder: The encoder; its text tower may have a method `tokens`.

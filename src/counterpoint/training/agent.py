@@ -37,11 +37,11 @@ class OfflineDataConfig(FrozenConfig):
     """Settings for reading a data set of episodes, and for evaluating an agent trained on it.
 
     Attributes:
-        goals: `coordinates` reads the goal coordinates if the data separate them from the state (`achieved_goal`);
-            `state` takes whole states as goals.
-        dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
+        goals: `coordinates` takes the goal coordinates (`achieved_goal`) as goals, if the data store them apart from
+            the state; `state` takes whole states as goals.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
         eval_episodes: Number of episodes in one evaluation, if an environment is given.
-        eval_envs: Number of environments that evaluate in parallel.
+        eval_envs: Number of environments that run evaluation episodes in parallel.
     """
 
     goals: Literal["coordinates", "state"] = "coordinates"
@@ -64,8 +64,8 @@ class AgentRecipe(Recipe):
         agent: The agent and its settings.
         env: The environment for online training, or for evaluation in offline training; with `none` there is no
             evaluation.
-        online: The online loop.
-        train: The offline loop.
+        online: Settings of the online loop.
+        train: Settings of the offline loop.
         data: Settings for reading an offline data set.
     """
 
@@ -83,7 +83,7 @@ class AgentRecipe(Recipe):
 
     @classmethod
     def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of the agent's section."""
+        """Return the configuration class of the section `agent`, which depends on the agent's name."""
         section = tree.get("agent")
         name = section.get("name") if isinstance(section, Mapping) else None
         require_known(name, AGENTS, f"{where} [agent]", f"name = {name!r}")
@@ -91,7 +91,7 @@ class AgentRecipe(Recipe):
 
     @classmethod
     def adapted(cls, tree: Tree, data: Sequence[object], env: str | None, where: str) -> Tree:
-        """Return a recipe's tree for the given environment, or for the one that the data set's recorder names."""
+        """Return the recipe's settings with the given environment, or with the one in the data set's `collect.json`."""
         own = dict(tree)
         if env is not None:
             own["env"] = in_another_env(own.get("env") or {}, env)
@@ -100,7 +100,7 @@ class AgentRecipe(Recipe):
         return own if own.get("env") else {key: value for key, value in own.items() if key != "env"}
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
-        """Open the data set, make the environment briefly, and build the agent."""
+        """Open the data set, read the environment's spaces, and build the agent."""
         expected = "--env for online training, --data for offline training"
         env = None if self.env.name == "none" else self.env
         require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
@@ -159,7 +159,7 @@ class AgentRecipe(Recipe):
             shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved starts from the beginning
         # Transitions that the oldest kept checkpoint refers to must not be overwritten before that checkpoint is gone.
         slack = (online.keep + 1) * (online.save_every + online.envs * episode_steps)
-        # Where goals are whole observations, above all images, one copy of each is enough.
+        # If goals are whole observations, such as images, the buffer keeps only one copy of each.
         same = self.env.observations == "image" or self.env.goals != "coordinates"
         buffer = ReplayBuffer(
             agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
@@ -210,10 +210,10 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
 
 
 def recorded_evaluation(data: str | Path) -> dict[str, Any]:
-    """Return the evaluation environment's settings that a data set's recorder noted; empty if there is no note.
+    """Return the settings of the evaluation environment in a data set's `collect.json`; empty without this file.
 
     Raises:
-        BadInputError: When the recorder's note is damaged.
+        BadInputError: When `collect.json` is damaged.
     """
     path = Path(data).expanduser()
     for folder in (path, path.parent):

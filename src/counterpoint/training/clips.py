@@ -37,22 +37,25 @@ class DataConfig(SplitsConfig):
     """The episodes, their cameras and frame size.
 
     Attributes:
-        size: Side of the training store's frames, in pixels. A frozen backbone reads frames as recorded, and reads each
-            frame once whatever `decode` says.
-        fit: `square` squeezes the whole view; `shorter` keeps the aspect ratio and gives the shorter side this size.
-        cameras: Cameras whose views are separate samples, and whose rewards are averaged; `all` takes every camera, and
-            by default the data's first camera is taken.
+        size: Side of the frames in the training store (the cache of decoded frames), in pixels. A frozen backbone reads
+            frames at their recorded size, and reads each frame only once, whatever `decode` is.
+        fit: `square` squeezes the whole frame into a square; `shorter` keeps the aspect ratio and resizes the shorter
+            side to `size`.
+        cameras: Cameras to train on. The view of each camera is a separate sample, and rewards are averaged over
+            cameras. `all` takes every camera; the default is the data's first camera.
         min_length: Minimum number of steps; shorter episodes are left out.
-        holdout: Share of each instruction's episodes that is held out if the data have no split to validate on.
-        folds: Number of parts for cross-fitting, if the data have no split to validate on and nothing is held out. For
-            each part, a model that learns from the others judges it; the saved model learns from all. 0: no judges.
-        fold: Train only the model that judges this part, from 0.
-        holdout_seed: Random seed of the choice of held-out episodes or of the parts.
-        augmented_rows: Number of augmented rows of features per frame, in addition to the plain row, for a frozen
-            backbone.
-        state: Read the robot's state (proprioception, `observation.state`) together with each image.
-        segments: The clips to draw from: `episode` takes whole episodes; `task` takes each part of an episode that has
-            a task of its own, under that task.
+        holdout: Share of each instruction's episodes that is held out for validation, if the data have no validation
+            split.
+        folds: Number of parts for cross-fitting, if the data have no validation split and nothing is held out. Each
+            part is scored by a judge: a model that learns from all other parts. The saved model learns from all parts.
+            0 trains no judges.
+        fold: Train only the judge of this part; parts are numbered from 0.
+        holdout_seed: Random seed for choosing the held-out episodes, or for dividing the data into parts.
+        augmented_rows: For a frozen backbone: number of augmented copies of each frame whose features are stored, in
+            addition to the features of the unchanged frame.
+        state: True to read the robot's state (proprioception, `observation.state`) together with each image.
+        segments: `episode` draws clips from whole episodes. `task` draws clips from the parts of an episode that are
+            labelled with separate tasks, and takes these tasks as instructions.
     """
 
     size: int = Field(64, ge=16)
@@ -78,9 +81,10 @@ class ClipsRecipe(PretrainingRecipe):
     Attributes:
         encoder: The encoder's architecture.
         data: The episodes.
-        extra_instructions: File of instructions, one per line, that no episode carries out: they serve as negatives for
-            data with only one instruction.
-        compile: Compile the image tower with `torch.compile`, for GPUs; the first step waits for the compilation.
+        extra_instructions: File of instructions, one per line, that no episode carries out. They serve as negatives if
+            the data have only one instruction.
+        compile: True to compile the image tower with `torch.compile`, for GPUs; the first step waits for the
+            compilation.
     """
 
     kind: Literal["clips"] = "clips"
@@ -149,20 +153,20 @@ class ClipsRecipe(PretrainingRecipe):
         return Opened(train, held_out, prepare, build, facts=facts, embeds=frozen, words=words)
 
     def _parts(self, given: Given) -> Sequence[Sequence[int]]:
-        """Return the numbers of the episodes that each judge judges; none without cross-fitting."""
+        """Return, for each judge, the numbers of the episodes that it scores; empty without cross-fitting."""
         if given.validation is not None or not self.data.folds or self.data.fold is not None or self.data.holdout:
             return ()
         return parts_of(given.one(), self.data, language=self._reads_words)
 
     def judges(self, given: Given) -> Sequence[Self]:
-        """Return one recipe for each part that is judged."""
+        """Return the recipes of the judges, one for each part of the data."""
         data = [self.data.model_copy(update={"fold": number}) for number in range(len(self._parts(given)))]
         return [self.model_copy(update={"data": one}) for one in data]
 
     def finish(
         self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None, run: Run
     ) -> None:
-        """Calibrate the reward, so that the saved encoder gives progress."""
+        """Calibrate the reward, so that the saved encoder can report progress."""
         encoder = modules["encoder"]
         if isinstance(encoder, DualEncoder):  # an encoder of the user's own is not calibrated
             model = RewardModel(encoder, language_reward=modules.get("language_reward"))
@@ -175,7 +179,7 @@ class ClipsRecipe(PretrainingRecipe):
 
 
 def build_objective(recipe: ClipsRecipe) -> ClipObjective:
-    """Return the encoder and the objective around it, with fresh or given weights."""
+    """Return the objective with its encoder; the weights are random, or those of `initialize_from`."""
     start = recipe.initialize_from
     encoder = DualEncoder.from_pretrained(start) if start else DualEncoder(recipe.encoder)
     own, wanted = (len(config.state.mean) if config.state else 0 for config in (encoder.config, recipe.encoder))
@@ -187,7 +191,7 @@ def build_objective(recipe: ClipsRecipe) -> ClipObjective:
 
 
 def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Statistics:
-    """Return the statistics of the training episodes' state; refuse episodes without a state, or with another width."""
+    """Return the statistics of the state in training episodes; raise an error unless all states have the same width."""
     expected, hint = "one state (observation.state) in all", "read images alone: data.state = false"
     for store in (train, held_out) if held_out else (train,):
         states = map(store.state, range(len(store.episodes)))
@@ -198,7 +202,7 @@ def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Sta
 
 
 def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> tuple[str, ...]:
-    """Return the extra instructions; refuse a language objective if data and extras have only one instruction."""
+    """Return the extra instructions; raise an error if a language objective has only one instruction in all."""
     own = {info.instruction for info in store.episodes}
     name, path = recipe.objective.name, recipe.extra_instructions
     if path is not None:
@@ -231,9 +235,9 @@ def open_clips(
 
     Args:
         data: The data set.
-        config: The choice of clips.
+        config: The settings that choose the clips.
         validation: Validation episodes, if `data` is a store.
-        language: Leave out episodes without an instruction.
+        language: True to leave out episodes without an instruction.
     """
     train, held_out = (data, validation) if isinstance(data, EpisodeStore) else config.open(data)
     train, held_out = by_segments(train, config.segments), held_out and by_segments(held_out, config.segments)
@@ -251,12 +255,12 @@ def open_clips(
         held_out = SubsetStore(train, chosen) if chosen else None
     elif held_out is not None:
         held_out = _subset(held_out, _usable(held_out, config, where, language=language))
-    # The judges' parts are numbers of the whole store, which is then kept as `whole`.
+    # The judges' parts hold episode numbers of the whole store, which the subset keeps as its attribute `whole`.
     return SubsetStore(train, kept) if config.folds else _subset(train, kept), held_out
 
 
 def parts_of(data: str | Path | EpisodeStore, config: DataConfig, *, language: bool) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the episodes in each part for cross-fitting; none if the data have a validation split."""
+    """Return the episode numbers of each part for cross-fitting; empty if the data have a validation split."""
     train, held_out = (data, None) if isinstance(data, EpisodeStore) else config.open(data)
     if held_out is not None:
         return ()
@@ -279,7 +283,10 @@ def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, 
 def _usable(
     store: EpisodeStore, config: DataConfig, where: str | Path, *, language: bool, said: bool = True
 ) -> list[int]:
-    """Return the episodes that are long enough and, for language, have an instruction; say how many have none."""
+    """Return the numbers of the episodes that are long enough and, with `language`, have an instruction.
+
+    If `said`, print how many episodes are left out.
+    """
     long = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
     found = f"no episode of {config.min_length} frames or more"
     require(long, where, found, "at least one", "lower data.min_length")
@@ -300,10 +307,10 @@ def _subset(store: EpisodeStore, kept: list[int]) -> EpisodeStore:
 
 
 def _apart(store: EpisodeStore, cameras: tuple[str, ...]) -> EpisodeStore:
-    """Return the store with the chosen cameras as episodes; parts of one store become parts of one store."""
+    """Return the store with each camera's view as a separate episode; a subset stays a subset of a whole store."""
     if isinstance(store, SubsetStore):
         whole, count = _apart(store.whole, cameras), len(store.whole.episodes)
-        firsts = range(0, len(whole.episodes), count)  # of each camera
+        firsts = range(0, len(whole.episodes), count)  # the first episode of each camera
         return SubsetStore(whole, [first + episode for first in firsts for episode in store.indices])
     if cameras == store.cameras[:1]:
         return store

@@ -42,18 +42,19 @@ class DemonstrationsConfig(FrozenConfig):
     """The choice of demonstrations.
 
     Attributes:
-        camera: Name of the camera, or names of as many cameras as the encoder has, in the encoder's order; by default
-            the data's first camera.
-        split: Name of the split, if the data have splits; none takes all episodes.
+        camera: Name of the camera or, for an encoder of several cameras, their names in the encoder's order; by default
+            the data's first cameras.
+        split: Split to read, if the data have splits; `None` takes all episodes.
         state: Sources of the state that a policy reads: `state` (proprioception), `environment_state` (poses of
             objects, which simulators know), or both.
-        instruction: Take only demonstrations of this instruction.
-        instruction_key: If the data record several instructions of an episode (`counterpoint data info` names their
-            keys), the key of those to take; by default the first instruction that is not empty.
+        instruction: Take only demonstrations of this instruction; by default those of all instructions.
+        instruction_key: Key of the instructions to use, if the data record several per episode (`counterpoint data
+            info` lists the keys); by default the first instruction that is not empty.
         episodes: Number of demonstrations; all by default.
-        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
-        cache: Folder of training stores; by default the user's cache folder.
-        dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
+        decode: `once` decodes all frames into a training store on disk; `always` decodes the frames of each batch when
+            it is read.
+        cache: Folder for training stores; by default the user's cache folder.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
     """
 
     camera: str | tuple[str, ...] | None = None
@@ -71,8 +72,8 @@ class RolloutsConfig(FrozenConfig):
     """Rollouts of a policy while it is trained, every `train.eval_every` steps and at the end.
 
     Attributes:
-        env: SUITE/TASK; `none` runs no rollouts. `--env` is a short form of this option.
-        episodes: Number of episodes in one evaluation; every evaluation has the same episodes.
+        env: The environment, SUITE/TASK; `none` runs no rollouts. `--env` is a short form of this option.
+        episodes: Number of episodes in one evaluation; every evaluation uses the same episodes.
         envs: Number of environments that run in parallel.
     """
 
@@ -81,10 +82,10 @@ class RolloutsConfig(FrozenConfig):
     envs: int = free(2, ge=1)
 
     def check(self, demonstrations: Demonstrations) -> None:
-        """Refuse an environment that does not exist or whose actions have another width, before frames are decoded.
+        """Check, before frames are decoded, that the environment exists and takes actions of the demonstrations' width.
 
         Raises:
-            BadInputError: The environment does not exist, or its actions have another width.
+            BadInputError: When the environment does not exist, or its actions have another width.
             MissingExtraError: When the simulator is not installed.
         """
         if self.env == "none":
@@ -97,7 +98,7 @@ class RolloutsConfig(FrozenConfig):
     def of(self, learner: ObjectiveLearner, seed: int, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return a function that rolls the learner's policy out and writes `FOLDER/result.json`.
 
-        Returns `None` without an environment.
+        Returns `None` if `env` is `none`.
 
         Raises:
             BadInputError: When the policy cannot act in the environment.
@@ -105,7 +106,7 @@ class RolloutsConfig(FrozenConfig):
         if self.env == "none":
             return None
         make, until_solved = task_maker(cast(EncodedPolicy, learner.exports()["policy"]), self.env)
-        make().close()  # refuses now what does not fit
+        make().close()  # raises an error now if the policy does not fit
         seeds = [episode_seed(seed, 1, number) for number in range(self.episodes)]
 
         def evaluate(steps: int) -> dict[str, float]:
@@ -119,16 +120,18 @@ class RolloutsConfig(FrozenConfig):
 
 
 class CloningRecipe(OfflineRecipe):
-    """A policy that is cloned from demonstrations; the numbers are Premier-TACO's.
+    """A policy that is cloned from demonstrations; the default numbers are those of Premier-TACO.
 
-    A frozen encoder without random shifts embeds the demonstrations once, and the head trains on the features.
+    If the encoder is frozen and images are not augmented, the demonstrations are embedded once, and the head trains on
+    the features.
 
     Attributes:
-        cloning: The head, and whether the encoder trains.
-        encoder: The encoder that is trained from scratch if none is given.
+        cloning: Settings of the policy's head, and `freeze`, which keeps the encoder fixed.
+        encoder: Architecture of the encoder that is trained from scratch, if no saved encoder is given to start from.
         data: The demonstrations.
         evaluation: Rollouts in a simulator while training; none by default.
-        train: The loop's settings; the paper takes 100,000 steps of 128 for dm_control, of 64 for LIBERO.
+        train: The loop's settings; the paper takes 100,000 steps, with batches of 128 for dm_control and of 64 for
+            LIBERO.
     """
 
     kind: Literal["cloning"] = "cloning"
@@ -167,7 +170,7 @@ class CloningRecipe(OfflineRecipe):
             for camera in cameras:
                 check_frames(store, camera, size, "the encoder's size")
             if given.start_from is None and cameras:
-                centred(encoder, store, cameras)  # on the only frames that it will be given
+                centred(encoder, store, cameras)  # the demonstrations are the only frames that it gets
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)
                 dims = demonstrations.action_dim, demonstrations.state_dim
@@ -184,28 +187,28 @@ class CloningRecipe(OfflineRecipe):
         return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": digest_of(encoder)})
 
     def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
-        """Return the rollouts of `evaluation`."""
+        """Return the function that evaluates the policy by rollouts: see `RolloutsConfig.of`."""
         return self.evaluation.of(learner, self.train.seed, folder)
 
 
 @torch.no_grad()
 def _check_instructions(encoder: ObservationEncoder, instructions: Sequence[str]) -> None:
-    """Refuse texts that are too long for the encoder, before frames are decoded."""
+    """Raise an error, before frames are decoded, if an instruction is too long for the encoder."""
     config = encoder.config
     blank = torch.zeros(1, config.cameras * config.stack, config.size, config.size, 3, dtype=torch.uint8)
-    encoder.eval()  # batch statistics are not updated
+    encoder.eval()  # in evaluation mode, batch statistics are not updated
     for text in instructions:
         encoder(blank, [text])
 
 
 def frame_size(store: EpisodeStore, camera: str) -> tuple[int, int]:
-    """Return height and width of a camera's frames."""
+    """Return the height and the width of a camera's frames."""
     height, width = store.frames(0, np.zeros(1, np.int64), camera).shape[1:3]
     return int(height), int(width)
 
 
 def check_frames(store: EpisodeStore, camera: str, size: int, expected: str) -> None:
-    """Refuse frames that are not `size` x `size`."""
+    """Raise `BadInputError` unless frames are `size` x `size`."""
     height, width = frame_size(store, camera)
     hint = "open the data through `counterpoint.data.cache.cached(store, size=...)`"
     found = f"{height} x {width}"
@@ -213,7 +216,7 @@ def check_frames(store: EpisodeStore, camera: str, size: int, expected: str) -> 
 
 
 def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
-    """Return the demonstrations that a configuration selects, decoded when they are read.
+    """Return the demonstrations that a configuration selects; frames are decoded only when they are read.
 
     Raises:
         BadInputError: When the data have fewer demonstrations than asked for.
@@ -236,7 +239,7 @@ def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsC
 
 
 def with_states(store: EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
-    """Return a view of the store whose `state` has the configuration's sources."""
+    """Return a view of the store whose `state` joins the sources in `config.state`."""
     return store if config.state == ("state",) else StateStore(store, config.state)
 
 
@@ -246,7 +249,7 @@ CHUNK = 256
 
 @torch.no_grad()
 def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> Float[Tensor, "T D"]:
-    """Return an encoder's embedding of every step, episodes end to end, in evaluation mode; on the CPU."""
+    """Return the embedding of every step, episode after episode, on the CPU; puts the encoder into evaluation mode."""
     encoder.eval()
     cameras = camera_names(camera, store, encoder.config.cameras)
     if not cameras:
@@ -258,10 +261,10 @@ def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Camera
 def embedded(
     encoder: ObservationEncoder, store: EpisodeStore, spec: Spec, camera: Cameras = None
 ) -> tuple[EpisodeStore, Spec]:
-    """Replace the frames that a spec reads by features [B, H, D] of a frozen encoder, computed once.
+    """Return a store and a spec in which features [B, H, D] of a frozen encoder, computed once, replace the frames.
 
     Raises:
-        BadInputError: When the spec has augmented frames or negatives.
+        BadInputError: When the spec augments frames, or samples negatives from nearby steps.
     """
     plain = (
         not (encoder.config.cameras and spec.transforms) and isinstance(spec.index, Anchors) and spec.index.near is None

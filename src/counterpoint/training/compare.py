@@ -29,31 +29,32 @@ def compare(
     dialect: Name = None,
     overrides: PythonOnly[Mapping[str, Any] | None] = None,
 ) -> Path:
-    """Compare rewards on the same videos, next to controls: OUT/compare.html and OUT/compare.json with intervals.
+    """Compare rewards and controls on the same videos: OUT/compare.html and OUT/compare.json with intervals.
 
-    Recipes are trained first, with every seed, into OUT/runs/RECIPE-SEED. The same call continues an interrupted one:
-    finished runs are used as they are, other runs are resumed. All recipes are trained on the same episodes, and all
-    rewards are compared on episodes that none of the recipes was trained on.
+    Recipes are trained first, with every seed, into OUT/runs/RECIPE-SEED. Repeating a call continues it if it was
+    interrupted: finished runs are used as they are, and other runs are resumed. All recipes are trained on the same
+    episodes, and all rewards are compared on episodes that none of the recipes was trained on.
 
     Time on two cores: the training runs, then for each reward one pass over the videos, at 2,400 frames a second with
-    the demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run's folder for each
-    training.
+    the demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run's folder for each training
+    run.
 
     Args:
-        runs: Runs, folders of LeRobot reward models, or module:function, called with frames and an instruction.
+        runs: Rewards to compare: runs, folders of LeRobot reward models, or module:function, a function that is called
+            with frames and an instruction.
         data: The data set.
         out: The folder to write.
         recipes: Recipes of kind `clips`, or paths of TOML files, that are trained on the data first.
-        seeds: Number of training seeds: 0 to SEEDS - 1.
+        seeds: Number of training runs of each recipe, with seeds 0 to SEEDS - 1.
         split: Split of the data; by default `test`, or `val` where there is no `test`.
-        cameras: Cameras whose rewards are averaged; by default those of the runs' training.
+        cameras: Cameras whose rewards are averaged; by default the cameras that the runs were trained on.
         max_videos: Maximum number of videos; larger sets are sampled at random.
         device: The device that trains and computes, such as cuda.
-        dialect: The dialect of HDF5 files that do not tell it: see `counterpoint data info`.
-        overrides: Dotted keys of the recipes and their values.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
+        overrides: Values that replace settings of the recipes, by dotted key.
 
     Returns:
-        The page.
+        The path of the page.
 
     Raises:
         BadInputError: If a reward, a recipe or the data cannot be used, or a name is given twice.

@@ -1,4 +1,4 @@
-"""Join the rows of all ranks to one batch, so that every rank's samples are negatives of every other rank's samples.
+"""Join the rows of all ranks into one batch, so that every rank's samples are negatives of every other rank's samples.
 
 Each rank gathers embeddings, evaluates the loss over the whole global batch, and sends the gradient of each row back to
 the rank that encoded it. With W ranks, a row's gradient arrives W times, once from each rank's copy of the same loss,
@@ -27,7 +27,7 @@ from counterpoint.objectives.base import Batch, Features
 Item = TypeVar("Item")
 
 PAUSE = 0.2
-"""Seconds between two checks whether the other processes have arrived."""
+"""Seconds between two checks of whether the other processes have arrived."""
 
 
 def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
@@ -62,7 +62,7 @@ def is_distributed() -> bool:
 
 
 def rank() -> int:
-    """Return this process's number among `world_size()`; 0 without a process group."""
+    """Return this process's number, from 0 to `world_size() - 1`; 0 without a process group."""
     return distributed.get_rank() if is_distributed() else 0
 
 
@@ -93,7 +93,7 @@ def meet(what: str) -> None:
         return
     store = distributed.distributed_c10d._get_default_store()
     number = store.add(f"counterpoint/{what}", 1)
-    everyone = -(-number // world_size()) * world_size()  # of the present meeting
+    everyone = -(-number // world_size()) * world_size()  # the count at which this meeting is complete
     while store.add(f"counterpoint/{what}", 0) < everyone:
         time.sleep(PAUSE)
     # Without torchrun, the first process holds the store: it must not end before the others have read it.
@@ -137,7 +137,7 @@ def relayed(items: Iterator[Item] | None) -> Iterator[Item]:
 
 
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Replace gradients by their means over all processes, if `DistributedDataParallel` does not do it."""
+    """Replace gradients by their means over all processes; for use without `DistributedDataParallel`."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if world_size() == 1 or not gradients:
         return
@@ -149,17 +149,17 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 class RowSharing:
-    """Processes that train one agent on the same batches, each computing a share of the rows: `agents.base.Processes`.
+    """Divides the rows of each batch among the processes that train one agent; implements `agents.base.Processes`.
 
     Losses see the outputs of all rows, in every process. A gathered row's gradient arrives once from each of the W
-    processes, and the mean of parameter gradients over processes divides by W. The result is what one process would
-    compute, whatever else the losses do with the rows, and whichever networks share them. If W does not divide the
+    processes, and the mean of parameter gradients over processes divides by W. The result is therefore the same as with
+    one process, whatever the losses do with the rows and whichever networks divide them. If W does not divide the
     number of rows of a call, every process computes all rows.
     """
 
     @contextmanager
     def sharing(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Let every network that has an attribute `rows` compute its share."""
+        """Within the context, each process computes only its share of rows in networks with an attribute `rows`."""
         found = {part for module in modules for part in module.modules() if hasattr(part, "rows")}
         for part in found:
             vars(part)["forward"] = partial(_forward, part.forward, cast(int, part.rows))
@@ -182,7 +182,7 @@ def _forward(plain: Callable[..., Tensor], rows: int, inputs: Tensor, **options:
 
 
 def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
-    """Return features and batch of all ranks."""
+    """Return the features and the batch of all ranks, joined."""
     return gather_features(features), gather_batch(batch)
 
 
@@ -190,10 +190,11 @@ def gather_features(features: Features) -> Features:
     """Return the rows of all ranks, in rank order; gradients flow back to the rank that made each row.
 
     Args:
-        features: `rows` of this rank, [B, ...] each. `shared` tensors stay as they are.
+        features: The features of this rank, with `rows` [B, ...]; tensors in `shared` are returned unchanged.
 
     Returns:
-        `rows` of [W B, ...] each, row by row what one process would have encoded from the global batch.
+        Features with `rows` [W B, ...]; each row is the one that a single process would have encoded from the global
+        batch.
     """
     if world_size() == 1:
         return features
@@ -204,8 +205,8 @@ def gather_batch(batch: Batch) -> dict[str, Any]:
     """Return the parts of the batch that losses read, from all ranks in rank order.
 
     Tensors of integers, booleans and floats are gathered. Images (uint8, or floats [..., H, W, 3]) and lists of strings
-    are left out, since encoders have read them by then. In losses, `instruction_id` stands for the instruction, and
-    anything else that a loss needs of the text is in `Features.rows`.
+    are left out, since the encoders have already read them. Losses identify instructions by `instruction_id`; anything
+    else that a loss needs from the text is in `Features.rows`.
     """
     kept = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not _is_image(value)}
     return {name: _gather(value) for name, value in kept.items()} if world_size() > 1 else kept

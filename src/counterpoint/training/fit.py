@@ -1,4 +1,4 @@
-"""The one training loop: it reads batches, updates the learner, and at intervals logs, evaluates and checkpoints."""
+"""The training loop: reads batches, updates the learner, and logs, evaluates and writes checkpoints at intervals."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from counterpoint.training.run import MetricsLog, Run
 
 
 class Batches(Protocol):
-    """Batches by number."""
+    """A source of numbered batches."""
 
     @property
     def epoch_size(self) -> int:
-        """Samples of one pass."""
+        """The number of samples in one pass over the data."""
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Yield batches number `start` to `stop - 1`; each batch depends only on its number."""
 
 
 class Source:
-    """Training batches, and the progress through them: here from a sampler; online collection overrides the methods.
+    """Training batches and the progress through them.
+
+    This class takes batches from a sampler; online collection overrides its methods.
 
     Args:
         sampler: The sampler that serves the batches.
@@ -41,18 +43,18 @@ class Source:
     unit = "steps"
     """The unit of `clock`, in the plural."""
     copies = False
-    """Whether the loop keeps a copy of the state at every rest (see `at_rest`), because rests are far apart."""
+    """True if the loop copies the state at every rest (a moment at which `at_rest` is true), because rests are rare."""
 
     def __init__(self, sampler: Batches) -> None:
         self.sampler = sampler
 
     @property
     def epoch_size(self) -> int:
-        """Samples of one pass."""
+        """The number of samples in one pass over the data."""
         return self.sampler.epoch_size
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
-        """Yield batches after `updates` updates until `clock` reaches `stop`; `None` when there is no batch."""
+        """Yield the batches after the first `updates`, until `clock` reaches `stop`; `None` if no batch is due."""
         return self.sampler.batches(updates, stop)
 
     def clock(self, updates: int) -> int:
@@ -71,7 +73,7 @@ class Source:
         """Resume from a saved state."""
 
     def flush(self) -> None:
-        """Flush to the disk the files that a state refers to."""
+        """Flush all files that `state` refers to."""
 
     def numbers(self) -> dict[str, float]:
         """Return numbers to log in addition to the learner's numbers."""
@@ -93,9 +95,9 @@ def fit(
 ) -> int:
     """Train to the end, from the newest complete checkpoint of the run if there is one.
 
-    After the current step, SIGTERM and SIGINT save the newest state that a checkpoint can hold (online, the state
-    between rounds of episodes). Then they raise `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT
-    raises at once.
+    After SIGTERM or SIGINT, the loop completes the current step and saves the newest state that a checkpoint can hold
+    (in online training, the state between rounds of episodes). SIGTERM then raises `SystemExit` with code 143, and
+    SIGINT raises `KeyboardInterrupt`; a second SIGINT raises it immediately.
 
     Args:
         learner: The learner that is trained.
@@ -111,20 +113,21 @@ def fit(
         The step that the run was resumed from; 0 for a fresh run.
 
     Raises:
-        BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
-            the source fails (the run is saved first), or an evaluation fails (it is repeated when the run is resumed).
+        BadInputError: When the loss stops being finite (the last good checkpoint is kept) or all checkpoints are
+            damaged. Also when the source fails (the run is saved first) or an evaluation fails (it is repeated when the
+            run is resumed).
     """
     return _Loop(learner, source, run, validation, seen, on_eval, on_validation).run()
 
 
 class _Loop:
-    """A call of `fit` with its progress; takes the arguments of `fit`.
+    """One call of `fit` and its progress; takes the arguments of `fit`.
 
     Attributes:
         updates: Number of updates of the learner so far.
         clock: The progress of the run, in the source's unit.
         rested: The clock at the last rest, a moment when a checkpoint can be taken.
-        attempt: The number of the latest update that was begun.
+        attempt: Number of the last update that was started.
         recent: Numbers of the updates since the last line of the log, by name.
         newest: The clock and a copy of the state at the last rest, if the source wants copies.
         evaluating: True while an evaluation runs.
@@ -203,7 +206,7 @@ class _Loop:
             self._evaluate()
         if self._due(self._settings.save_every):
             self._save()
-            meet("save")  # the main process writes it
+            meet("save")  # wait until the main process has written it
         if self._source.copies:
             self.newest = self.clock, copy.deepcopy(self._state())
         self.rested = self.clock
@@ -219,19 +222,19 @@ class _Loop:
         return parts | {"updates": self.updates, "recent": recent}
 
     def _save(self) -> None:
-        """Write a checkpoint of the present state, unless the run has one."""
+        """Write a checkpoint of the present state, unless it is already saved."""
         if self.clock > self._run.last_saved:
             self._source.flush()
             self._run.save(self.clock, self._state())
 
     def _save_newest(self) -> None:
-        """Write a checkpoint of the last rest, if a copy is held that is not saved yet."""
+        """Write a checkpoint of the copy of the state at the last rest, unless it is already saved."""
         if self.newest is not None and self.newest[0] > self._run.last_saved:
             self._source.flush()
             self._run.save(*self.newest)
 
     def _stop(self, signals: Sequence[int]) -> NoReturn:
-        """Save the newest state at rest, and end as the first signal demands."""
+        """Save the newest state at rest, and raise the exception of the first signal."""
         if self._source.copies:
             self._save_newest()
         else:
@@ -273,7 +276,7 @@ def _validate(learner: Learner, batches: Batches, loop: LoopConfig) -> dict[str,
 
 
 def _note(means: Mapping[str, float]) -> str:
-    """Return the loss and, if there is one, the accuracy or error."""
+    """Return the loss and, if there is one, the accuracy or the error, as text."""
     own = next((name for name in means if name.endswith(("accuracy", "error"))), None)
     return f"loss {means['loss']:.3f}" + (f", {own.replace('_', ' ')} {means[own]:.3f}" if own else "")
 
@@ -290,7 +293,7 @@ def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mappi
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """Put the numbers of SIGTERM and of the first SIGINT into a list, instead of ending the process."""
+    """Yield a list that collects SIGTERM and the first SIGINT by number; these then do not end the process."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -300,7 +303,7 @@ def _noted_signals() -> Iterator[list[int]]:
         noted.append(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.default_int_handler)
-            os.write(2, b"\nSaving a checkpoint; Ctrl-C again ends at once\n")  # `print` may be what was interrupted
+            os.write(2, b"\nSaving a checkpoint; Ctrl-C again ends at once\n")  # it may have interrupted `print`
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, note)}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

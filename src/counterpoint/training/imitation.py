@@ -55,7 +55,7 @@ class AuxiliaryConfig(FrozenConfig):
     """An objective on transitions that is added to the imitation loss.
 
     Attributes:
-        weight: lambda; 0 leaves the objective out.
+        weight: Weight of the objective in the loss (lambda); 0 leaves the objective out.
         objective: The objective and its settings; no objective if its name is `none`.
     """
 
@@ -65,7 +65,7 @@ class AuxiliaryConfig(FrozenConfig):
     @model_validator(mode="before")
     @classmethod
     def _type(cls, tree: Any) -> Any:
-        """Return the section with its settings in the class of the objective that it names."""
+        """Return the section with its settings read into the configuration class of the objective that it names."""
         return tree | {"objective": _auxiliary(tree, "auxiliary")} if isinstance(tree, dict) else tree
 
 
@@ -82,21 +82,21 @@ class ImitationRecipe(OfflineRecipe):
     """A diffusion policy and its training.
 
     Attributes:
-        encoder: The encoder of the images at one time, with one network per camera; by default the paper's ViT-S/16 at
-            224 x 224.
-        frame: Height and width of the demonstrations' images, in pixels. Windows of the encoder's size are cut out of
-            them: at random in training, from the middle when acting.
+        encoder: The encoder of the images of one time step, with one network per camera; by default the paper's
+            ViT-S/16 at 224 x 224.
+        frame: Height and width of the demonstrations' images, in pixels. They are cropped to the encoder's size: at
+            random in training, at the centre when the policy acts.
         use_state: True for a policy that also reads proprioception.
         state_embed_dim: Outputs of the linear layer that embeds proprioception; 0 passes proprioception on as it is.
         diffusion: The denoising network and its schedule.
-        icon: Inter-token contrast in the encoder; off with a weight of 0.
+        icon: Inter-token contrast (ICon) in the encoder; off with a weight of 0.
         crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); off with a weight of 0.
-        auxiliary: Another objective of the library; none by default.
+        auxiliary: Another objective of this library that is added to the loss; none by default.
         data: The demonstrations.
         evaluation: Rollouts in a simulator while training; none by default.
-        optimizer: AdamW at 1e-4 and a moving average, as in Diffusion Policy. The matrices of a transformer have a
-            weight decay of 1e-3 whatever `weight_decay` says.
-        train: The loop's settings; the paper takes 600 epochs of 64, or 300 epochs to fine-tune a policy.
+        optimizer: AdamW at 1e-4 and a moving average, as in Diffusion Policy. The matrices of a transformer always have
+            a weight decay of 1e-3, whatever `weight_decay` is.
+        train: The loop's settings; the paper takes 600 epochs with batches of 64, or 300 epochs to fine-tune a policy.
     """
 
     kind: Literal["imitation"] = "imitation"
@@ -139,7 +139,7 @@ class ImitationRecipe(OfflineRecipe):
 
     @classmethod
     def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of the auxiliary section, with the settings of the objective that it names."""
+        """Return the configuration class of the section `auxiliary`, with the settings of the named objective."""
         given = _auxiliary(tree.get("auxiliary", {}), f"{where} [auxiliary]")
         fields: dict[str, Any] = {"objective": (type(given), given)}
         kind = create_model("AuxiliaryConfig", __base__=AuxiliaryConfig, __doc__=AuxiliaryConfig.__doc__, **fields)
@@ -175,7 +175,7 @@ class ImitationRecipe(OfflineRecipe):
         return Opened(source, held_out, prepare, build, identity, rescored=bool(self.train.eval_every))
 
     def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
-        """Return the rollouts of `evaluation`."""
+        """Return the function that evaluates the policy by rollouts: see `RolloutsConfig.of`."""
         return self.evaluation.of(learner, self.train.seed, folder)
 
     def _held_out(self, data: str | Path | EpisodeStore) -> EpisodeStore | None:
@@ -195,7 +195,7 @@ def build_imitation(
     start_from: DiffusionPolicy | None = None,
     recorded: tuple[int, int] | None = None,
 ) -> Imitation:
-    """Return the policy, normalised by the demonstrations, and its auxiliary terms.
+    """Return the objective: a policy that is normalised by the demonstrations, with auxiliary terms of the loss.
 
     Args:
         config: The recipe.
@@ -246,7 +246,8 @@ def contrasted_cameras(config: IConConfig, cameras: Sequence[str], recorded: Seq
         recorded: The cameras of the demonstrations, including masks.
 
     Raises:
-        BadInputError: A camera that the policy does not read or that has no masks; or no camera has masks.
+        BadInputError: When the policy does not read a chosen camera, a chosen camera has no masks, or no camera has
+            masks.
     """
     strange = sorted(set(config.cameras) - set(cameras))
     require(not strange, "icon.cameras", ", ".join(strange), f"some of {', '.join(cameras)}", "name the policy's own")
@@ -283,6 +284,6 @@ def _take_weights(policy: DiffusionPolicy, start: DiffusionPolicy) -> None:
     expected = "a policy of the same networks, cameras, action and state dimensions"
     hint = "configure encoder and diffusion as in the policy's config.json"
     require(not differ and len(mine) == len(theirs), "start_from", found, expected, hint)
-    # The demonstrations' own ranges are kept, as in ICon's code: another robot's joints have other ranges.
+    # The ranges of the new demonstrations are kept, as in ICon's code: another robot's joints have other ranges.
     own = {key: mine[key] for key in mine if key.rpartition(".")[0].endswith("normalizer")}
     policy.load_state_dict(theirs | own)

@@ -30,18 +30,20 @@ class OptimizerConfig(FrozenConfig):
         name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples weight
             decay.
         lr: Peak learning rate.
-        encoder_lr: Peak learning rate of the encoder beneath the heads, on the same schedule, in recipes of kind
-            `transitions`, `cloning` and `imitation`; `lr` by default.
-        final_lr: Last learning rate of a cosine schedule; the same as `lr` for a constant rate.
+        encoder_lr: Peak learning rate of the encoder, in recipes of kind `transitions`, `cloning` and `imitation`,
+            whose encoder is followed by heads; `lr` by default. Encoder and heads follow the same schedule.
+        final_lr: Learning rate at the end of a cosine schedule; if it equals `lr`, the rate stays constant.
         warmup_steps: Number of steps in which the learning rate rises linearly from 0.
         clip_norm: Maximum gradient norm of each parameter group; `None` does not clip gradients.
-        accumulate: Number of parts that a batch is split into. Samples of different parts are not each other's
-            negatives.
-        decay_vectors: Also decay parameters of one dimension (biases, gains of normalisation); timm's optimisers do
-            not.
-        ema: Decay of a moving average of the parameters; the average is then evaluated and exported.
-        ema_power: Let the decay rise to `ema`. The first two updates are copied; after them, the decay at update n is 1
-            - (n - 1)^-power, up to `ema`. Diffusion Policy's power is 0.75. n is part of the checkpoint.
+        accumulate: Number of parts that a batch is split into; their gradients are accumulated. Samples do not serve as
+            negatives for samples of another part.
+        decay_vectors: True to apply weight decay to parameters of one dimension too (biases, gains of normalisation),
+            unlike timm's optimisers.
+        ema: Decay of a moving average of the parameters, which is evaluated and exported in place of the parameters;
+            `None` for no average.
+        ema_power: Power of a decay that rises to `ema`; `None` for a constant decay. The average is a copy of the
+            parameters at the first two updates. At each later update n, the decay is 1 - (n - 1)^-power, but at most
+            `ema`. Diffusion Policy's power is 0.75. n is part of the checkpoint.
     """
 
     name: Literal["adam", "adamw"] = "adam"
@@ -71,7 +73,7 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 
 def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tuple[list[nn.Parameter], float]]:
-    """Return parameters with their weight decay; parameters of one dimension have none, unless `vectors` is set."""
+    """Return parameters with their weight decay; those of one dimension have no decay unless `vectors` is set."""
     if vectors:
         return [(group, decay)]
     parts = ([p for p in group if p.ndim > 1], decay), ([p for p in group if p.ndim <= 1], 0.0)
@@ -191,7 +193,7 @@ class ObjectiveLearner:
         return metrics
 
     def _backward(self, part: Batch, share: float) -> LossOutput:
-        """Add the gradient of a part's loss, times `share`, to the gradients of the parameters."""
+        """Add the gradient of a part's loss, multiplied by `share`, to the gradients of the parameters."""
         with self.accelerator.autocast():
             output: LossOutput = self.model(part, self._score(self.objective))
         self._backpropagate(output, share)
@@ -200,8 +202,9 @@ class ObjectiveLearner:
     def _backward_by_chunks(self, step: int, part: Batch, share: float) -> LossOutput:
         """Add the same gradient as `_backward`, with only one chunk's activations in memory (gradient caching).
 
-        All chunks are encoded without a graph; then the loss of all rows gives the gradient of each embedding. Each
-        chunk is encoded a second time, and the gradient of its embeddings is passed on to the parameters.
+        First, all chunks are encoded without an autograd graph, and the loss of all rows gives the gradient of each
+        embedding. Then each chunk is encoded a second time, to pass the gradient of its embeddings on to the
+        parameters.
         """
         assert self._memory.chunk is not None
         chunks = list(_chunks(part, self._memory.chunk))
@@ -235,7 +238,7 @@ class ObjectiveLearner:
         return output
 
     def _score(self, objective: Objective) -> Score:
-        """Return the loss; where rows are each other's negatives, it covers the rows of all processes."""
+        """Return the loss function; if rows serve as negatives for each other, it covers the rows of all processes."""
         return (lambda features, batch: objective.loss(*gather(features, batch))) if self._gathers else objective.loss
 
     def _backpropagate(self, output: LossOutput, share: float) -> None:
@@ -245,7 +248,7 @@ class ObjectiveLearner:
         self.accelerator.backward(output.loss * share)
 
     def _by_rate(self, group: list[nn.Parameter]) -> list[tuple[list[nn.Parameter], float]]:
-        """Return a group's parameters with their multiple of the learning rate."""
+        """Return the parts of a group that have different learning rates, each with its rate as a multiple of `lr`."""
         if self.config.encoder_lr is None:
             return [(group, 1.0)]
         encoder = {id(parameter) for parameter in self.objective.encoder_parameters()}
@@ -256,16 +259,16 @@ class ObjectiveLearner:
         return [(part, share) for part, share in zip(parts, shares, strict=True) if part]
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Return loss and metrics under the exported parameters."""
+        """Return loss and metrics with the exported parameters."""
         objective = self._exported()
         objective.eval()
         with torch.no_grad(), self.accelerator.autocast():
             return _mean([objective(self._move(batch), self._score(objective))])
 
     def state(self) -> dict[str, Any]:
-        """Return parameters, optimiser, moving average and gradient scaler, the same for any number of processes.
+        """Return parameters, optimiser, moving average and gradient scaler, in a form for any number of processes.
 
-        With sharded parameters, all processes must call it.
+        With sharded parameters, all processes must call this method.
         """
         scaler = self.accelerator.scaler
         state: dict[str, Any] = whole(
@@ -297,7 +300,7 @@ class ObjectiveLearner:
     def exports(self) -> dict[str, nn.Module]:
         """Return the objective's exports, from the moving average if there is one.
 
-        With sharded parameters these are a copy on the CPU, and all processes must call it.
+        With sharded parameters, they are copies on the CPU, and all processes must call this method.
         """
         if self._copy is None:
             return self._exported().exports()
@@ -353,18 +356,18 @@ def _split(batch: dict[str, Any], parts: int) -> Iterator[dict[str, Any]]:
 
 
 def _chunks(batch: Batch, size: int) -> Iterator[dict[str, Any]]:
-    """Return the rows of a batch, `size` at a time."""
+    """Yield the rows of a batch, `size` at a time."""
     for start in range(0, len(next(iter(batch.values()))), size):
         yield {name: value[start : start + size] for name, value in batch.items()}
 
 
 def _leaf(value: Tensor) -> Tensor:
-    """Return a tensor whose gradient is kept, if it can have one."""
+    """Return a tensor; if it is floating-point, detach it and let it collect a gradient."""
     return value.detach().requires_grad_() if value.is_floating_point() else value
 
 
 def _along(gradients: Mapping[str, Tensor], features: Features, batch: Batch) -> LossOutput:
-    """Return a number that has the loss's gradient, given the loss's gradient of each embedding."""
+    """Return a scalar with the same gradient as the loss, given the loss's gradient for each embedding."""
     found = features.rows | features.shared
     parts = [(found[name] * gradient).sum() for name, gradient in gradients.items() if found[name].requires_grad]
     return LossOutput(torch.stack(parts).sum())

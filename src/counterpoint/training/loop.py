@@ -15,12 +15,12 @@ class LoopConfig(FrozenConfig):
     """The settings that every training loop has.
 
     Attributes:
-        steps: Number of optimiser steps; for online training, environment steps over all environments.
+        steps: Number of optimiser steps; in online training, the number of environment steps over all environments.
         batch_size: Samples per update, over all processes.
-        seed: Random seed for initial weights and every draw.
-        log_every: Updates between lines of training numbers (each number is the mean since the last line).
-        eval_every: Steps between evaluations; 0 for no evaluation.
-        save_every: Steps between checkpoints.
+        seed: Random seed for initial weights and all random draws.
+        log_every: Number of updates between two lines of the training log; each line gives means over these updates.
+        eval_every: Number of steps between evaluations; 0 for no evaluation.
+        save_every: Number of steps between checkpoints.
         keep: Number of checkpoints that are kept.
         trackers: `tensorboard`, `wandb`, both or none.
     """
@@ -35,26 +35,26 @@ class LoopConfig(FrozenConfig):
     trackers: Listed[tuple[str, ...]] = free(("tensorboard",))
 
     last_evaluation: ClassVar[bool] = False
-    """Whether there is an evaluation at the end even if `eval_every` is 0."""
+    """True if the run ends with an evaluation even if `eval_every` is 0."""
 
     def total_steps(self, epoch_size: int) -> int:
-        """Return the steps of the run, on data of `epoch_size` samples."""
+        """Return the number of steps of the run, for data of `epoch_size` samples."""
         require(self.steps is not None, "steps", "none", "a number of steps", "give --train.steps N")
         assert self.steps is not None
         return self.steps
 
 
 class TrainConfig(LoopConfig):
-    """The loop's settings.
+    """The settings of the loop that trains on data sets.
 
     Attributes:
-        epochs: Number of passes over the data; if `steps` is given too, the smaller of the two counts.
+        epochs: Number of passes over the data; if `steps` is given too, the run ends at whichever is reached first.
         workers: Number of processes that prepare batches.
         precision: `no` (float32), `fp16` or `bf16`.
-        eval_batches: Number of batches in one validation; every validation has the same batches.
-        keep_best: Number of models with the smallest validation errors that are kept in `best/`, in addition to the
-            last model. The error is the error of sampled actions for a policy that samples actions, and the loss
-            otherwise.
+        eval_batches: Number of batches in one validation; every validation uses the same batches.
+        keep_best: Number of models that are kept in `best/` in addition to the last model: those with the smallest
+            validation errors. For a policy that samples actions, the error is that of its samples; otherwise it is the
+            loss.
     """
 
     epochs: int | None = free(None, ge=1)
@@ -64,7 +64,7 @@ class TrainConfig(LoopConfig):
     keep_best: int = free(0, ge=0)
 
     def total_steps(self, epoch_size: int) -> int:
-        """Return the optimiser steps of the run: `steps`, or those of `epochs` if they are fewer."""
+        """Return the number of optimiser steps of the run: `steps`, or the steps in `epochs` if these are fewer."""
         if self.epochs is None:
             return super().total_steps(epoch_size)
         steps = -(-self.epochs * epoch_size // self.batch_size)

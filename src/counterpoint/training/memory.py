@@ -1,7 +1,7 @@
-"""Train networks that do not fit a device: recompute activations, and shard parameters over processes.
+"""Train networks that do not fit into the memory of a device: recompute activations, shard parameters over processes.
 
-An objective's blocks are the outermost members of lists and chains (`nn.ModuleList`, `nn.Sequential`) in its encoder: a
-transformer's blocks, a residual network's stages.
+An objective's blocks are the outermost members of lists and chains (`nn.ModuleList`, `nn.Sequential`) in its encoder,
+such as the blocks of a transformer or the stages of a residual network.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from counterpoint.errors import require
 from counterpoint.training.distributed import world_size
 
 CAN_SHARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""Whether sharded gradients equal those of one process: with torch 2.10 and 2.11 over gloo they did not."""
+"""True if sharded gradients equal those of one process; with torch 2.10 and 2.11 over gloo, they did not."""
 
 
 class MemoryConfig(FrozenConfig):
     """Ways to save memory.
 
     Gradients equal those of the whole batch, with three exceptions: rounding, dropout's random numbers, and batch
-    normalisation, which takes its statistics from a chunk.
+    normalisation, which uses the statistics of a chunk.
 
     Attributes:
-        chunk: Number of a process's samples that the encoders read at a time, for objectives whose rows are each
-            other's negatives (gradient caching: Gao et al., RepL4NLP 2021, section 3). Activations take the memory of a
-            chunk instead of a batch; encoders run forward twice.
-        recompute: Keep only the inputs of blocks, and run blocks a second time in the backward pass.
-        shard: Divide parameters, gradients and the optimiser's state over all processes (FSDP2).
+        chunk: Number of samples that the encoders of a process read at a time (gradient caching: Gao et al., RepL4NLP
+            2021, section 3), for objectives whose rows serve as negatives for each other. Activations take the memory
+            of a chunk instead of a batch; the forward pass of the encoders runs twice.
+        recompute: True to keep only the inputs of blocks, and to run blocks a second time in the backward pass.
+        shard: True to divide parameters, gradients and the optimiser's state over all processes (FSDP2).
     """
 
     chunk: int | None = free(None, ge=1)
@@ -46,7 +46,7 @@ class MemoryConfig(FrozenConfig):
 
 
 def blocks(objective: nn.Module) -> list[nn.Module]:
-    """Return the outermost networks in lists and chains of the objective's encoder, or of the objective itself."""
+    """Return the blocks of the objective's encoder, or of the objective itself if it has no encoder."""
     return _blocks(getattr(objective, "encoder", objective))
 
 
@@ -63,7 +63,7 @@ def _blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def recompute(objective: nn.Module) -> None:
-    """Run the blocks again in the backward pass, instead of keeping their activations.
+    """Let the backward pass recompute the activations of blocks, instead of keeping them in memory.
 
     Running statistics are still updated only once per step.
     """
@@ -89,10 +89,11 @@ def buffers_kept(network: nn.Module) -> Iterator[None]:
 
 
 def shard(objective: nn.Module, device: str) -> None:
-    """Shard the parameters over all processes, block by block, and the rest together.
+    """Shard the parameters of each block over all processes, and then all other parameters together.
 
     Raises:
-        BadInputError: Without a process group, or with a torch version that averages gradients differently.
+        BadInputError: Without a process group, or with a torch version whose sharded gradients differ from those of one
+            process.
     """
     hint = "start it with torchrun, or leave memory.shard out"
     require(world_size() > 1, "memory.shard", "one process", "several", hint)
@@ -107,7 +108,7 @@ def shard(objective: nn.Module, device: str) -> None:
 
 
 def whole(tree: Any) -> Any:
-    """Return a state with sharded tensors put together, in every process; all processes must call this function."""
+    """Return a state with complete tensors in place of sharded ones; all processes must call this function."""
     if isinstance(tree, DTensor):
         return tree.full_tensor()
     if isinstance(tree, dict):
@@ -116,7 +117,7 @@ def whole(tree: Any) -> Any:
 
 
 def spread(values: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors sharded like those of the same name in `like`; all processes must call it with equal values."""
+    """Return tensors sharded like those of the same name in `like`; all processes must call this with equal values."""
     return {
         name: distribute_tensor(value, own.device_mesh, own.placements)
         if isinstance(own := like.get(name), DTensor)

@@ -1,4 +1,4 @@
-"""The base of recipes that train an objective on data sets: it turns opened data into a job."""
+"""The base of recipes that train an objective on data sets: opens the data and turns them into a training job."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ class SplitsConfig(FrozenConfig):
     """The choice of episodes to train and to validate on.
 
     Attributes:
-        train_split: Split to train on, if the data have splits; none takes all episodes.
+        train_split: Split to train on, if the data have splits; `None` takes all episodes.
         val_split: Split to validate on, if the data have it; `val` also means `valid` in data that use this name.
-        decode: `once` keeps all frames in a training store; `always` decodes the frames of each batch when it is read.
-            `always` is meant for data larger than the disk, or for objectives that read few frames per clip.
-        cache: Folder of training stores; by default the user's cache folder.
-        dialect: For HDF5, the dialect of the files, if they do not tell it: see `counterpoint data info`.
-        instruction_key: If the data record several instructions of an episode (`counterpoint data info` names their
-            keys), the key of those to learn from; by default the first instruction that is not empty.
+        decode: `once` decodes all frames into a training store on disk; `always` decodes the frames of each batch when
+            it is read. `always` is meant for data larger than the disk, or for objectives that read few frames per
+            clip.
+        cache: Folder for training stores; by default the user's cache folder.
+        dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
+        instruction_key: Key of the instructions to use, if the data record several per episode (`counterpoint data
+            info` lists the keys); by default the first instruction that is not empty.
     """
 
     train_split: str | None = "train"
@@ -62,17 +63,18 @@ class SplitsConfig(FrozenConfig):
 
 @dataclass(frozen=True)
 class Opened:
-    """Accepted data, and the functions that make a training run of them.
+    """Data that have been checked, and functions that turn them into a training run.
 
     Attributes:
         train: Training episodes.
         validation: Episodes to validate on.
-        prepare: Returns a store's frames at training size.
-        build: Returns, for the prepared training episodes, the objective, the store of its batches and their spec.
+        prepare: Takes a store and returns it with frames of training size.
+        build: Takes the prepared training episodes and returns the objective, the store to draw batches from, and the
+            spec of the batches.
         identity: Values that must stay the same to continue a run, in addition to the training episodes' fingerprint.
-        facts: Returns entries for `config.json`, from the store and the spec of the batches.
-        embeds: True if `prepare` computes features; it is then also called for open stores.
-        rescored: Score training episodes too whenever validation episodes are scored.
+        facts: Takes the store and the spec of the batches and returns entries for `config.json`.
+        embeds: True if `prepare` computes features. It is then called even if the user gave open stores.
+        rescored: True to score training episodes too whenever validation episodes are scored.
         words: Returns text about the data to print before training.
     """
 
@@ -92,7 +94,7 @@ class OfflineRecipe(Recipe):
 
     Attributes:
         optimizer: The optimiser and its schedule.
-        train: The loop.
+        train: Settings of the loop.
         memory: Ways to save memory.
     """
 
@@ -107,7 +109,7 @@ class OfflineRecipe(Recipe):
         return self.train
 
     def open(self, given: Given) -> Opened:
-        """Open the data and build the networks, so that any error is raised before the work begins."""
+        """Open the data and build the networks, so that any error is raised before training begins."""
         raise NotImplementedError
 
     def card(self, store: EpisodeStore, steps: int) -> Card:
@@ -119,19 +121,19 @@ class OfflineRecipe(Recipe):
         }
 
     def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
-        """Return a function that scores the learner's exports in an environment. Default: none."""
+        """Return a function that scores the learner's exports in an environment; `None` by default."""
         return None
 
     def finish(
         self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None, run: Run
     ) -> None:
-        """Complete the trained modules before they are saved. Default: nothing.
+        """Complete the trained modules before they are saved. By default, nothing is done.
 
         Args:
-            modules: The learner's exports.
+            modules: The learner's exports, which are its trained modules by name.
             train: Training episodes, at training size.
             validation: Episodes to validate on, if there are any.
-            run: The run, whose judges are trained.
+            run: The run; its judges are already trained.
         """
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
@@ -201,7 +203,7 @@ class PretrainingRecipe(OfflineRecipe):
 
     @classmethod
     def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of the objective's section."""
+        """Return the configuration class of the section `objective`."""
         return {"objective": objective_section(tree, where, cls.base)}
 
     def card(self, store: EpisodeStore, steps: int) -> Card:

@@ -1,9 +1,10 @@
 """Online collection as a source of batches: act, store episodes, and train the agent while the simulators step.
 
-Everything is a function of the run's seed and of a few counters. The seed of an episode depends on its round and row,
-the batch of an update on the update's number, and the random actions of the warm-up on their round. A checkpoint is
-taken between rounds. It therefore holds the agent, the buffer's cursor and the counters, and a run that resumes from it
-continues exactly as if it had not been interrupted.
+Episodes are collected in rounds of one episode in each of the parallel environments (rows). All randomness depends only
+on the run's seed and a few counters: the seed of an episode on its round and row, the batch of an update on the
+update's number, and the random actions of the warm-up on their round. A checkpoint is taken between rounds. It
+therefore holds only the agent, the buffer's cursor and the counters, and a run that resumes from it continues exactly
+as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_LOST_ROUNDS = 3
 
 
 class AgentLoopConfig(LoopConfig):
-    """The settings of the loops that train agents; samples are transitions."""
+    """The settings of the loops that train agents; `batch_size` counts transitions."""
 
     batch_size: int = Field(256, ge=2)
     log_every: int = free(200, ge=1)
@@ -45,11 +46,11 @@ class OnlineConfig(AgentLoopConfig):
     """The online loop's settings. Steps are environment steps, and an evaluation always follows the last step.
 
     Attributes:
-        envs: Number of environments that collect in parallel; more than one run in processes of their own.
+        envs: Number of environments that collect in parallel; if there are several, each runs in a separate process.
         warmup: Environment steps of uniformly random actions before the first update.
         updates_per_step: Updates per environment step; 0.25 is one update every four steps.
         capacity: Maximum number of transitions in the buffer.
-        eval_episodes: Number of episodes in one evaluation; every evaluation has the same episodes.
+        eval_episodes: Number of episodes in one evaluation; every evaluation uses the same episodes.
         worker_timeout: Seconds that a simulator may take for one step before it counts as failed.
     """
 
@@ -67,10 +68,10 @@ class OnlineConfig(AgentLoopConfig):
 
 
 class Recorder:
-    """Records one environment's episode of a round: it keeps each step, and stores the complete episode.
+    """Collects the steps of one environment's episode, and stores the complete episode in the buffer.
 
     Args:
-        first: The environment's answer to its reset.
+        first: The result of the environment's reset.
     """
 
     def __init__(self, first: Step) -> None:
@@ -82,7 +83,7 @@ class Recorder:
         self._rewards: list[float] = []
 
     def add(self, action: NDArray[Any], step: Step) -> None:
-        """Remember one step."""
+        """Add one step to the episode."""
         self.latest = step
         self._actions.append(np.asarray(action))
         self._rewards.append(step.reward)
@@ -108,7 +109,7 @@ class SimulatorFailedError(RuntimeError):
 
 @dataclass
 class Counters:
-    """The progress of a run; counters and seed together decide everything that follows."""
+    """The progress of a run; the counters and the run's seed determine all that follows."""
 
     steps: int = 0
     updates: int = 0
@@ -118,14 +119,14 @@ class Counters:
 
 
 class OnlineSource(Source):
-    """Batches from a replay buffer; between batches the agent fills the buffer.
+    """Batches from a replay buffer, which the agent fills between batches.
 
     Args:
         agent: The agent that acts and learns.
         buffer: The buffer that holds the episodes.
         envs: The training environments.
         config: The loop's settings.
-        followed: Send every batch to all other processes, which receive it through `FollowingSource`.
+        followed: True to send every batch to all other processes, which receive it through `FollowingSource`.
     """
 
     unit = "environment steps"
@@ -140,7 +141,7 @@ class OnlineSource(Source):
 
     @property
     def epoch_size(self) -> int:
-        """Transitions in the buffer."""
+        """The number of transitions in the buffer."""
         return self.buffer.transitions
 
     @cached_property
@@ -149,7 +150,7 @@ class OnlineSource(Source):
         return Sampler(self.buffer, bound, batch_size=self.config.batch_size, seed=self.config.seed)
 
     def clock(self, updates: int) -> int:
-        """Return the environment steps done."""
+        """Return the number of environment steps done."""
         return self.counters.steps
 
     def at_rest(self) -> bool:
@@ -170,7 +171,7 @@ class OnlineSource(Source):
         self.buffer.flush()
 
     def numbers(self) -> dict[str, float]:
-        """Return the number of updates done and of transitions held."""
+        """Return the number of updates done and the number of transitions in the buffer."""
         return {"updates": float(self.counters.updates), "transitions": float(self.buffer.transitions)}
 
     def close(self) -> None:
@@ -180,8 +181,8 @@ class OnlineSource(Source):
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
         """Collect rounds of episodes until `stop` environment steps; yield a batch for each update that is due.
 
-        If a simulator fails, its round is dropped and the next round begins; the last of four failed rounds in a row
-        raises its error.
+        If a simulator fails, the round is dropped and the next round begins. After four failed rounds in a row, an
+        error is raised.
         """
         collected = self._collected(stop)
         if not self.followed:
@@ -240,7 +241,7 @@ class OnlineSource(Source):
         counters.rounds += 1
 
     def _answers(self) -> list[Step]:
-        """Return what the environments returned, in the order of rows.
+        """Return the environments' newest steps, in the order of rows.
 
         Raises:
             SimulatorFailedError: When one of the environments failed.
@@ -283,7 +284,7 @@ class FollowingSource(Source):
         return 0
 
     def clock(self, updates: int) -> int:
-        """Return the environment steps done."""
+        """Return the number of environment steps done."""
         return self._steps
 
     def at_rest(self) -> bool:
@@ -295,7 +296,7 @@ class FollowingSource(Source):
         self._steps = state["counters"]["steps"]
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
-        """Yield what the main process's source yields."""
+        """Yield the batches of the main process's source."""
         told: Iterator[tuple[dict[str, Any] | None, int, bool]] = relayed(None)
         for batch, self._steps, self._resting in told:
             yield batch

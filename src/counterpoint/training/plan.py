@@ -1,4 +1,4 @@
-"""Recipes, plans and jobs: a recipe becomes a plan with accepted arguments, and a plan becomes a job ready to run."""
+"""Recipes, plans and jobs: a recipe with its checked arguments makes a plan, and a plan makes a job that can be run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Given:
         return not any(isinstance(data, str | Path) for data in self.data)
 
     def one(self) -> Data:
-        """Return the only data set."""
+        """Return the data set; raise `BadInputError` unless exactly one is given."""
         found = f"{len(self.data)} data sets" if self.data else "none"
         require(len(self.data) == 1, "--data", found, "one data set", "name one")
         return self.data[0]
@@ -58,11 +58,11 @@ class Job:
     Attributes:
         learner: The learner to train.
         source: Training batches.
-        save: Writes the model's folder, from the main process; all processes call it.
+        save: Function that writes the model's folder. All processes call it; only the main process writes.
         validation: Validation batches.
         seen: Batches of training episodes that are scored together with the validation batches.
-        evaluate: Scores the learner after a number of steps, in the main process; all processes call it. The numbers
-            that it returns are logged as `eval`.
+        evaluate: Function that takes the number of steps done and scores the learner. All processes call it; the main
+            process computes the scores, which are logged as `eval`.
         facts: Entries for the run's `config.json`.
     """
 
@@ -77,13 +77,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run whose arguments are accepted.
+    """A training run whose arguments have been checked.
 
     Attributes:
         identity: JSON values that must stay the same to continue a run, in addition to the recipe's settings.
-        build: Prepares the data and returns the job, once the run's folder is claimed.
+        build: Function that prepares the data and returns the job; called after the run's folder is claimed.
         facts: Entries for the run's `config.json`.
-        loop: The loop's settings, if they are not the recipe's usual ones.
+        loop: The loop's settings, if they differ from the recipe's `loop`.
     """
 
     identity: dict[str, Any]
@@ -108,15 +108,15 @@ class Recipe(FrozenConfig):
 
     @classmethod
     def sections(cls, tree: Mapping[str, Any], where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of each section whose class depends on a name in it, such as the objective's section."""
+        """Return the configuration class of each section whose class depends on its key `name`, such as `objective`."""
         return {}
 
     @classmethod
     def adapted(cls, tree: Tree, data: Sequence[object], env: str | None, where: str) -> Tree:
-        """Return a recipe's tree for the data sets and the environment that it is trained on.
+        """Return the recipe's settings, adapted to the data sets and the environment that it is trained on.
 
         Raises:
-            BadInputError: An environment for a recipe that trains no policy.
+            BadInputError: When an environment is given to a recipe that trains no policy.
         """
         if env is None:
             return tree
@@ -125,11 +125,11 @@ class Recipe(FrozenConfig):
         return override(tree, {"evaluation.env": env})
 
     def judges(self, given: Given) -> Sequence[Recipe]:
-        """Return the recipes of the models that judge what they did not learn from: cross-fitting. Default: none."""
+        """Return the recipes of the judges, which score data that they did not learn from; empty by default."""
         return ()
 
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
-        """Open the data and build the networks, so that any error is raised before the work begins.
+        """Open the data and build the networks, so that any error is raised before training begins.
 
         Args:
             given: The other arguments of the training run.
@@ -143,14 +143,14 @@ class Recipe(FrozenConfig):
 
 @cache
 def named(config: type[FrozenConfig], name: str) -> type[FrozenConfig]:
-    """Return a configuration's class with an added field `name` that has only this value."""
+    """Return a configuration class with an additional field `name`, whose only valid value is the given name."""
     fields: dict[str, Any] = {"name": (Literal[name], ...)}
     made: type[FrozenConfig] = create_model(config.__name__, __base__=config, __doc__=config.__doc__, **fields)
     return made
 
 
 def objective_section(tree: Mapping[str, Any], where: str, kind: type[Any]) -> type[FrozenConfig]:
-    """Return the configuration's class for the `objective` section of a nested configuration `tree`."""
+    """Return the configuration class of the section `objective` in a tree of settings."""
     section = tree.get("objective")
     name = section.get("name") if isinstance(section, Mapping) else None
     found = objective_class(name, kind, where)

@@ -1,4 +1,4 @@
-"""Find recipes by name: a recipe's `kind` names the class that its keys are read into."""
+"""Load recipes by name: a recipe's `kind` determines the class that its keys are read into."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ KINDS = LazyTable(
 def load_recipe(
     name: str | Path, overrides: Mapping[str, Any] | None = None, *, data: Sequence[object] = (), env: str | None = None
 ) -> Recipe:
-    """Return a recipe with overrides; every key is checked.
+    """Return a recipe with its overrides applied; every key is checked.
 
     Args:
         name: A recipe's name, the path of a TOML file, or an agent's name (which means the defaults of its paper).
-        overrides: Dotted keys and their values.
+        overrides: Values that replace settings of the recipe, by dotted key.
         data: The data sets that the recipe is for. With data sets, an agent's name means the agent's offline defaults,
-            and the note of a data set's recorder may name the environment.
+            and a data set's `collect.json` may name the environment.
         env: The environment that the recipe is for.
 
     Raises:
@@ -66,7 +66,7 @@ def recipe_of(tree: Mapping[str, Any], where: str) -> Recipe:
     fields: dict[str, Any] = {
         key: (part, ... if key in tree else part()) for key, part in base.sections(tree, where).items()
     }
-    # One expression, because mypy takes a name that `create_model` is assigned to for a class without fields.
+    # One expression, because mypy would treat a variable assigned from `create_model` as a class without fields.
     return validate(create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields), tree, where)
 
 

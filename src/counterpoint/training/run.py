@@ -1,19 +1,20 @@
-"""A run's folder, claimed by one process for one recipe and one data set, with numbers, checkpoints and the model.
+"""A run's folder, claimed by one process for one recipe and one data set, with metrics, checkpoints and the model.
 
 RUN/config.json      format, kind, settings, data, provenance
 RUN/metrics.jsonl    one line of numbers per split and step; RUN/tensorboard/ is next to it
 RUN/checkpoints/     checkpoints, which hold safetensors for tensors, JSON for the rest, and no pickle:
     step-00000500/         sealed: see `counterpoint.folder`
         state.safetensors    every tensor of the state
-        state.json           its shape: nested dicts and lists with tensors by name
+        state.json           the state's structure: nested dicts and lists that refer to tensors by name
         SHA256SUMS           the digests of these two files
-    last                   name of the newest checkpoint's folder, switched after the folder is in place
+    last                   name of the newest checkpoint's folder, updated after the folder is in place
 RUN/model/           see `counterpoint.encoders.hub`
-RUN/judges/          runs that each learned from all data but a part, and judge this part (cross-fitting)
-RUN/best/            models of the smallest validation errors, each in a folder with a `model`, if `keep_best` is set
+RUN/judges/          runs that each learned from all parts of the data but one, and score that part (cross-fitting)
+RUN/best/            if `keep_best` is set: the models with the smallest validation errors, in step-NUMBER/model
 
-A checkpoint is made under a temporary name and renamed, so that a kill at any moment leaves the older ones complete.
-Reading a checkpoint compares its digests; if the newest is damaged, the next older valid one is used.
+A checkpoint is written under a temporary name and then renamed, so that older checkpoints stay complete if the process
+is killed. When a checkpoint is read, its digests are checked; if the newest is damaged, the next older valid one is
+used.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
 
 
 def settle(folder: Path, path: Path, *, keep: int) -> None:
-    """Name `path` the last checkpoint, and remove old checkpoints until `keep` are left."""
+    """Record `path` as the last checkpoint, and remove old checkpoints until `keep` are left."""
     write_atomically(folder / "last", path.name)
     every = list_checkpoints(folder)
     for old in every[: max(0, every.index(path) + 1 - keep)]:
@@ -82,10 +83,10 @@ def settle(folder: Path, path: Path, *, keep: int) -> None:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return step and state of one checkpoint, after checking its hashes.
+    """Return the step and the state of a checkpoint, after checking its digests.
 
     Raises:
-        BadInputError: When a file is missing or does not match its hash.
+        BadInputError: When a file is missing or does not match its digest.
     """
     try:
         # Read into memory, not mapped: a mapped tensor would change when its file is overwritten.
@@ -159,7 +160,7 @@ METRICS = "metrics.jsonl"
 
 
 class Run:
-    """A folder that one process trains in. As a context manager it frees the folder at the end.
+    """A folder that one process trains in; as a context manager, it releases the folder at the end.
 
     Attributes:
         folder: The folder.
@@ -232,7 +233,7 @@ class Run:
         return self.folder / "model"
 
     def judge(self, number: int) -> Path:
-        """Return the folder of the run that judges a part of the data."""
+        """Return the folder of the judge of one part of the data."""
         return self.folder / "judges" / str(number)
 
     def record(self, **facts: Any) -> None:
@@ -263,7 +264,7 @@ class Run:
         folder, path = self.folder / "best", self.folder / "best" / "errors.json"
         again = f"remove {folder}: the best of the validations to come are kept"
         before = read_object(path, "an error a step", again) if path.exists() else {}
-        # Later models are from before an interruption; their steps will be repeated.
+        # Models of later steps are left from before an interruption; those steps will be repeated.
         errors = {int(at): value for at, value in before.items() if int(at) < step} | {step: error}
         kept = sorted(errors, key=lambda at: (errors[at], at))[:most]
         if step in kept:
@@ -275,7 +276,7 @@ class Run:
         write_atomically(path, json.dumps(errors, indent=1) + "\n")
 
     def resume(self) -> tuple[int, dict[str, Any]] | None:
-        """Return step and state of the newest complete checkpoint; `None` for a fresh run."""
+        """Return the step and the state of the newest complete checkpoint; `None` for a fresh run."""
         found = newest_valid(self.checkpoints)
         if found is None:
             return None

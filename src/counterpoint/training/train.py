@@ -1,4 +1,4 @@
-"""The one way to train: a recipe, data or an environment, and a folder give a run."""
+"""The entry point of all training: takes a recipe, data or an environment, and a folder, and makes a run."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def train(
     `counterpoint train RECIPE --help` lists every key of the recipe, such as --train.steps.
 
     Time on two cores: minutes for the demos, and hours to days at the papers' sizes; a run that takes over ten minutes
-    prints an estimate after its first steps. Recipes of clips learn from 1,160 frames a second with the demo's encoder
-    and from 9 with EfficientNet-Lite0. Disk: `keep` checkpoints of about three times the weights, and a cache of the
-    frames.
+    prints an estimate after its first steps. Recipes of kind `clips` learn from 1,160 frames a second with the demo's
+    encoder and from 9 with EfficientNet-Lite0. Disk: `keep` checkpoints of about three times the weights, and a cache
+    of the frames.
 
     Args:
         recipe: A recipe's name (see `counterpoint recipes`), the path of a TOML file, or an agent's name, which means
-            the defaults of its paper. From Python also a `Recipe`.
-        data: Data sets. Recipes of transitions take several, each with its own action space. From Python also open
-            stores with frames of training size. Agents may have no data.
+            the defaults of its paper. From Python, a `Recipe` can be given too.
+        data: Data sets. Recipes of kind `transitions` take several, each with its own action space; agents can be
+            trained without data. From Python, open stores with frames of training size can be given too.
         out: The run's folder.
-        env: A goal environment, such as FetchReach-v4: an agent trains in it, or is evaluated in it if there are data.
-            For a policy that learns from demonstrations SUITE/TASK: the policy is evaluated in it during training.
-        overrides: Dotted keys of the recipe and their values, if the recipe is given by name.
+        env: For an agent: a goal environment, such as FetchReach-v4, to train in, or to evaluate in if there are data.
+            For a policy that learns from demonstrations: SUITE/TASK, to evaluate in during training.
+        overrides: Values that replace settings of the recipe, by dotted key, if the recipe is given by name.
         validation: An open store to validate on, if `data` is an open store.
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
         on_eval: Called with the steps done and the trained modules, every `eval_every` steps and after the last step.
@@ -105,7 +105,7 @@ def train(
 
 
 def _train_judges(judges: Sequence[Recipe], run: Run, data: Data | Sequence[Data] | None, **others: Any) -> None:
-    """Train the models that judge parts of the data; those that are trained already are left as they are."""
+    """Train the judge of each part of the data; judges that are already trained are left as they are."""
     for number, judge in enumerate(judges):
         folder = run.judge(number)
         if not _is_trained(folder, judge):

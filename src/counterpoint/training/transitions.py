@@ -23,15 +23,15 @@ from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfi
 from counterpoint.training.plan import Given
 
 CENTRE_FRAMES = 2048
-"""Number of frames that an encoder is centred on, evenly spaced through the training episodes."""
+"""Number of training frames, evenly spaced, on which the mean and the deviation for `centre` are measured."""
 
 
 class StepDataConfig(SplitsConfig):
     """The episodes and how they are sampled. Frames are resized to the encoder's size.
 
     Attributes:
-        camera: Name of the camera, or names of as many cameras as the encoder has, in the encoder's order; by default
-            the data's first camera.
+        camera: Name of the camera or, for an encoder of several cameras, their names in the encoder's order; by default
+            the data's first cameras.
         balance: `steps` samples all steps with equal probability, so that a task with more data weighs more; `tasks`
             samples a task first, each with equal probability.
     """
@@ -82,7 +82,7 @@ class TransitionsRecipe(PretrainingRecipe):
             camera_names(self.data.camera, store, self.encoder.cameras)
         validation = given.validation
         if kept_back:
-            # Under the names from training, by which tasks are numbered, even if only one data set is left.
+            # Domains keep their names from training, which number the tasks, even if only one has a validation split.
             own = [*kept_back.values()]
             validation = MultiTaskStore(own, [*kept_back]) if len(stores) > 1 else own[0]
         return join_domains(stores, names), validation
@@ -99,7 +99,7 @@ class TransitionsRecipe(PretrainingRecipe):
 def build_step_objective(
     recipe: TransitionsRecipe, store: EpisodeStore, encoder: ObservationEncoder | None = None
 ) -> StepObjective:
-    """Return the encoder, centred on the data if `centre` is set, and its objective."""
+    """Return the objective with its encoder, which is centred on the data if its `centre` is set."""
     encoder = encoder or fresh_encoder(recipe.encoder, recipe.initialize_from)
     if not recipe.initialize_from:  # before the objective copies it as a slowly moving target
         centred(encoder, store, recipe.data.camera)
@@ -113,7 +113,7 @@ def fresh_encoder(config: ObservationConfig, source: str | None = None) -> Obser
 
 
 def centred(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> ObservationEncoder:
-    """Return the encoder, centred on the store if `centre` is set."""
+    """Centre the encoder on the store's frames if its `centre` is set, and return it."""
     if encoder.config.centre:
         cameras = camera_names(camera, store, encoder.config.cameras)
         encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))
@@ -125,8 +125,8 @@ def load_encoder(source: str, expected: ObservationConfig, where: str) -> Observ
 
     Args:
         source: A folder or a Hub id.
-        expected: The configuration; an open width and a checkpoint to start from are not compared.
-        where: The section that is configured, for messages.
+        expected: The configuration; `checkpoint` is not compared, and neither is `embed_dim` if it is `None`.
+        where: Name of the section that configures the encoder, for error messages.
 
     Raises:
         BadInputError: When the configurations differ.
@@ -141,7 +141,7 @@ def load_encoder(source: str, expected: ObservationConfig, where: str) -> Observ
 
 
 def action_dim(store: EpisodeStore) -> int:
-    """Return A, the dimensions of the actions, the largest of all domains.
+    """Return the number of action dimensions (A), which is the largest of all domains.
 
     Raises:
         BadInputError: When the first episode has no actions.
@@ -153,7 +153,7 @@ def action_dim(store: EpisodeStore) -> int:
 
 
 def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None) -> torch.Tensor:
-    """Return about `count` frames, evenly over all episodes: uint8 [N, H, W, 3], or [N, C, H, W, 3] for C cameras."""
+    """Return about `count` evenly spaced frames of all episodes, uint8 [N, H, W, 3]; [N, C, H, W, 3] for C cameras."""
     cameras = camera_names(camera, store)
     total = sum(info.length for info in store.episodes)
     every = max(1, total // count)

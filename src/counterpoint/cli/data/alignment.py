@@ -1,17 +1,18 @@
 """Measure whether the action of each step is the one that leads to the next state.
 
-In a data set, action t must lead from state t to state t + 1. A recorder that looks after it has acted writes one step
-too early or too late, and a policy that is trained on such data copies actions that are over. The check asks which
-action explains a change of state best: the one of the same step, or one of its two neighbours.
+In a data set, action t must lead from state t to state t + 1. If a recorder reads the state only after acting, actions
+are stored one step too early or too late, and a policy that is trained on such data copies actions that are over. The
+check finds which action explains a change of state best: that of the same step, or that of the step before or after.
 
-For each lag L of -1, 0 and 1, the changes s[t + 1] - s[t] are predicted from a[t + L] by linear least squares. Each
-fifth of the steps is predicted from the other four, so that a fit of chance scores 0. The score of a lag is the share
-of the variance that is explained (R^2, at least 0), averaged over the dimensions of the state that answer to the
-actions at any lag (R^2 of `_ANSWERS`). A lag is better only if its score is higher by `_MARGIN`, and its error smaller
-in four of the five fifths. Both limits are higher for few steps (`_DOUBT`).
+For each lag L of -1, 0 and 1, the changes s[t + 1] - s[t] are predicted from a[t + L] by linear least squares. The fit
+is cross-validated: each of five folds of the steps is predicted from the other four, so that a fit to chance scores 0.
+The score of a lag is the share of the variance that is explained (R^2, at least 0). It is averaged over those
+dimensions of the state that respond to the actions, with an R^2 of at least `_ANSWERS` at any lag. Another lag than 0
+is better only if its score is higher by `_MARGIN` and its error is smaller in four of the five folds. For few steps,
+both limits are higher (`_DOUBT`).
 
-The check cannot tell where no dimension answers: where states or actions are constant, where actions are targets that
-the robot is far from, or where states are unrelated to actions. Actions that change slowly score alike at all lags.
+The check gives no result if no dimension responds: if states or actions are constant, if actions are targets that the
+robot is far from, or if states are unrelated to actions. Actions that change slowly have similar scores at all lags.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from counterpoint.errors import BadInputError
 
 LAGS = (-1, 0, 1)
 EPISODES = 50
-"""Episodes that are measured, evenly spread over the data set."""
+"""Number of episodes that are measured, evenly spread over the data set."""
 _FOLDS = 5
 _ANSWERS, _MARGIN = 0.1, 0.1
-_DOUBT = 2.0  # added to both, times the dimensions of the actions over the steps: few steps agree by chance
+_DOUBT = 2.0  # times action dimensions / steps, added to both limits: with few steps, fits agree by chance
 _RIDGE = 1e-3  # share of the variance of an action; keeps the fit finite where dimensions are copies of each other
 _STEPS = 4  # steps needed for each number of a fit
 
@@ -41,10 +42,10 @@ class Alignment:
     """A measurement of which action explains the changes of the state.
 
     Attributes:
-        scores: Share of the variance explained, in [0, 1], at each of `LAGS`; empty where the data cannot tell.
-        steps: Changes of state that were measured.
-        reason: Why the data cannot tell.
-        lag: The lag that explains the changes best, or 0 if it is not clearly better.
+        scores: Share of the variance explained, in [0, 1], at each of `LAGS`; empty if there is no result.
+        steps: Number of changes of state that were measured.
+        reason: Why there is no result.
+        lag: The lag that explains the changes best, or 0 if no other lag is clearly better than 0.
     """
 
     scores: dict[int, float]
@@ -60,7 +61,7 @@ class Alignment:
         return f"{verdict} (R2 over {self.steps} steps: {told})"
 
     def finding(self, path: str | Path) -> Iterator[BadInputError]:
-        """Yield what `counterpoint data doctor` says, if another action than that of the same step fits best."""
+        """Yield the finding that `counterpoint data doctor` reports if the action of another step fits best."""
         if not self.lag:
             return
         found = f"changes of state that follow {_NAMES[self.lag]}: R2 {self.scores[self.lag]:.2f}, against "
@@ -75,7 +76,7 @@ _NAMES = {-1: "the action one step before", 0: "the action of the same step", 1:
 
 
 def alignment_of(store: EpisodeStore) -> Alignment:
-    """Measure `EPISODES` episodes of a data set; those that cannot be read are left out."""
+    """Measure `EPISODES` episodes of a data set; episodes that cannot be read are left out."""
     return measure(_recorded(store))
 
 
@@ -84,14 +85,14 @@ def _recorded(store: EpisodeStore) -> Iterator[tuple[Array, Array]]:
     for episode in np.unique(np.linspace(0, count - 1, min(count, EPISODES)).astype(int)).tolist():
         try:
             state, actions = store.state(episode), store.actions(episode)
-        except BadInputError:  # the doctor reports it
+        except BadInputError:  # `counterpoint data doctor` reports it
             continue
         if state is not None and actions is not None:
             yield state, actions
 
 
 def measure(episodes: Iterable[tuple[Array, Array]]) -> Alignment:
-    """Measure episodes of states [T, S] or [T + 1, S] and actions [T, A]; those of other shapes are left out."""
+    """Measure episodes of states [T, S] or [T + 1, S] and actions [T, A]; episodes of other shapes are left out."""
     changes, actions = list[Array](), list[Array]()
     for state, action in episodes:
         if state.ndim == action.ndim == 2 and len(action) >= 3 and len(state) >= 3:
@@ -125,13 +126,13 @@ def measure(episodes: Iterable[tuple[Array, Array]]) -> Alignment:
 
 
 def _varies(values: Array) -> Array:
-    """Return which columns differ by more than rounding, bool [n]."""
+    """Return, as bool [n], which columns vary by more than rounding errors."""
     varies: Array = np.ptp(values, axis=0) > 1e-6 * np.maximum(1e-6, np.abs(values).max(axis=0))
     return varies
 
 
 def _errors(given: Array, wanted: Array) -> Array:
-    """Return squared errors [fold, S] of `wanted` [N, S], each fold predicted linearly from `given` in the others."""
+    """Return squared errors [fold, S] of `wanted` [N, S], predicted from `given` by a linear fit to the other folds."""
     errors = []
     for fold in np.array_split(np.arange(len(wanted)), _FOLDS):
         rest = np.ones(len(wanted), np.bool_)

@@ -48,7 +48,7 @@ def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bo
     Args:
         path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, IsaacLab, ALOHA, DrQ-v2, RLBench, RLDS,
             Diffusion Policy, DROID, BridgeData, ROS 2 (MCAP) or Minari data set, or a training store.
-        dialect: The dialect of HDF5 files that do not tell it.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
         check_alignment: Also measure whether the action of each step is the one that leads to the next state.
     """
     for found in data_sets(url_of(path) or path):
@@ -133,7 +133,7 @@ def other_scripts(text: str) -> set[str]:
     found = set()
     for letter in text:
         kind, name = unicodedata.category(letter), unicodedata.name(letter, "").partition(" ")[0]
-        if letter >= "\u0250" and kind in ("Lu", "Ll", "Lt", "Lo") and name != "LATIN":  # below lie ASCII and accents
+        if letter >= "\u0250" and kind in ("Lu", "Ll", "Lt", "Lo") and name != "LATIN":  # lower: ASCII, accented Latin
             found.add(name if name == "CJK" else name.capitalize())
         elif letter >= "\u0250" and kind in ("So", "Sk", "Co", "Cn"):
             found.add("symbols")
@@ -141,7 +141,7 @@ def other_scripts(text: str) -> set[str]:
 
 
 def _wording(counts: Counter[str]) -> str:
-    """Describe instructions: how many are different, missing, or the same but for case, punctuation and spacing."""
+    """Describe instructions: how many are different, missing, or the same except for case, punctuation and spacing."""
     texts = [text for text in counts if text.strip()]
     missing = counts.total() - sum(counts[text] for text in texts)
     alike: dict[str, list[str]] = {}
@@ -163,7 +163,7 @@ def doctor(path: Positional[DataSet], *, dialect: Name = None) -> int:
 
     Args:
         path: A data set of any format, or a training store.
-        dialect: The dialect of HDF5 files that do not tell it.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
 
     Returns:
         The exit code: 0 clean, 2 with findings.
@@ -210,15 +210,15 @@ def convert(
     retime: bool = False,
     drop: Repeated = (),
 ) -> Path:
-    """Write any data set that can be read as LeRobot v3.0.
+    """Convert a data set of any readable format to LeRobot v3.0.
 
-    Columns that are no part of an episode here are kept as they are, with their names, and so is depth. Columns that
-    cannot be kept are named before any work; `drop` leaves them out.
+    Columns that this library does not use are kept unchanged, with their names, and so is depth. Columns that cannot be
+    kept raise an error before any work, unless `drop` leaves them out.
 
-    A LeRobot data set has one whole number of frames a second. If the rates of all episodes round to the same number,
-    every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if a video's rate varies,
-    `fps` must be given, and videos are resampled to the frames nearest in time. `retime` corrects the clock of a
-    LeRobot data set and keeps every frame.
+    A LeRobot data set has one frame rate, which is a whole number of frames a second. If the rates of all episodes
+    round to the same number, every frame is kept and the true rate is noted in `meta/info.json`. If they do not, or if
+    a video's rate varies, `fps` must be given, and videos are resampled to the frames nearest in time. `retime`
+    corrects the timestamps of a LeRobot data set and keeps every frame.
 
     Time on two cores: some hundred frames a second at 112 pixels, mostly for encoding video. Disk: about as much as the
     source, if the source is video too.
@@ -227,13 +227,13 @@ def convert(
         path: The data set to read, of any format.
         out: The folder to write; must not exist.
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
-        fps: Frames a second to write, if the rates of the episodes differ; by default the episodes' own rate, rounded.
-            With `retime`, the true rate, if timestamps and `meta/info.json` contradict each other.
-        dialect: The dialect of HDF5 files that do not tell it.
-        instruction_key: If the data record several instructions of an episode, the key of those to write, as
-            `counterpoint data info` names it; by default the first instruction that is not empty.
-        retime: Write frame_index / fps instead of stored timestamps that jitter, and say by how much they moved. This
-            is refused if a frame is missing.
+        fps: Frames a second to write, needed if the rates of the episodes differ; by default the episodes' own rate,
+            rounded. With `retime`, the true rate, if timestamps and `meta/info.json` contradict each other.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
+        instruction_key: Key of the instructions to write, if the data record several per episode (`counterpoint data
+            info` lists the keys); by default the first instruction that is not empty.
+        retime: Write frame_index / fps instead of stored timestamps that jitter, and print how far they moved. This
+            raises an error if a frame is missing.
         drop: A column or a depth camera to leave out; may be given several times.
 
     Raises:
@@ -297,7 +297,7 @@ def convert(
 
 
 def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
-    """Give a LeRobot data set even times; return the largest move in seconds."""
+    """Give a LeRobot data set evenly spaced timestamps; return the largest change, in seconds."""
     found, hint = f"a {recognise(path).title} data set", "leave --retime out"
     require(isinstance(store, LeRobotStore), "--retime", found, "a LeRobot data set, which stores timestamps", hint)
     assert isinstance(store, LeRobotStore)
@@ -305,7 +305,7 @@ def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
 
 
 def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[Mapping[str, Column], tuple[str, ...]]:
-    """Return the columns and the depth cameras to convert; refuse a data set with others that are not dropped."""
+    """Return the columns and depth cameras to convert; raise an error if others are not in `drop`."""
     unread = store.unread if isinstance(store, Reader) else ()
     for name in drop:
         require_known(name, [*unread, *_more(store), *store.depth_cameras], "--drop", hint="leave it out")
@@ -318,14 +318,14 @@ def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[M
 
 
 def _more(store: EpisodeStore) -> dict[str, Column]:
-    """Return the recorded columns that are read as no part of an episode."""
+    """Return the recorded columns that are not read as a part of an episode."""
     main = {keys for ways in layout.ROLES.values() for keys in ways[0]} | {layout.SUCCESS}
     columns = store.columns if isinstance(store, Reader) else {}
     return {name: column for name, column in columns.items() if name not in main}
 
 
 def _left_out(store: Reader) -> tuple[str, ...]:
-    """Return what is not read, each part once."""
+    """Return the parts of the data that are not read, each part once."""
     told = {text.partition(" (")[0] for text in store.left_out}
     return (*store.left_out, *(name for name in store.unread if name not in told))
 
@@ -346,7 +346,7 @@ def _print_facts(console: Console, path: str | Path, facts: dict[str, str]) -> N
 
 
 def _splits(path: str | Path, store: EpisodeStore, dialect: str | None) -> dict[str, str]:
-    """Return each split's episodes as "a:b", a to b - 1; for HDF5, whose splits are scattered, their number."""
+    """Return each split's episodes as "a:b" (a to b - 1), or their number for HDF5, whose splits are not contiguous."""
     if isinstance(store, LeRobotStore):
         return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
     if isinstance(store, Hdf5Store):
@@ -359,7 +359,7 @@ def _splits(path: str | Path, store: EpisodeStore, dialect: str | None) -> dict[
 
 
 def _renumbered(store: LeRobotStore) -> dict[str, str]:
-    """Return the ranges of splits where episodes are numbered from 0 without gaps; drop splits that are empty."""
+    """Return the ranges of splits after episodes are renumbered from 0 without gaps; drop splits that are empty."""
     own = {name: np.searchsorted(store.numbers, span).tolist() for name, span in store.info.splits.items()}
     return {name: f"{first}:{stop}" for name, (first, stop) in own.items() if first < stop}
 
@@ -418,14 +418,14 @@ def _episode(
     distances = {camera: _distances(store, number, steps, camera, size) for camera in depth}
     known: dict[str, Any] = {name: values[steps] for name, values in vectors(store, number).items()}
     known["timestamps"] = np.arange(len(steps)) / rate
-    segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # of equal steps, the last
+    segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # the last at each step
     parts = tuple((first, words) for first, words in segments.items() if first < len(steps))
     known |= {"success": info.success, "segments": parts, "depth": distances}
     return Episode(frames, info.instruction, **known), steps
 
 
 def _distances(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:
-    """Return depth images; they are resized to the nearest pixels, because means of distances are of no surface."""
+    """Return depth images, resized by the nearest pixel, because the mean of two distances may lie on no surface."""
     images = np.concatenate(list(frames_in_chunks(store, number, camera, steps, read=store.depth)))
     if size is None:
         return images

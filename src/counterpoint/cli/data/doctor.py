@@ -1,4 +1,4 @@
-"""Find all faults of a data set, where a reader stops at the first one.
+"""Find all faults of a data set; a reader would stop at the first one.
 
 Files are opened and decoded in worker processes that may die, because damaged media can crash a decoder. Findings have
 the form of errors: the file, what was found, what was expected, and a hint.
@@ -39,7 +39,7 @@ from counterpoint.workers import in_worker
 
 _SLACK = 1.5  # frames by which an episode's stretch of video may differ from its rows
 _RATES = 0.02  # share by which a video's own rate may differ from that of info.json
-_BATCH = 1000  # frames a worker decodes: worth a worker's start, and few enough to find a bad one soon
+_BATCH = 1000  # frames per worker: worth starting a process for, and few enough to locate a damaged frame soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
@@ -49,7 +49,7 @@ def examine(path: str | Path, dialect: str | None = None) -> list[BadInputError]
 
     Args:
         path: The data set.
-        dialect: The dialect of HDF5 files that do not tell it.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
 
     Returns:
         One finding for each fault; none for a sound data set.
@@ -192,7 +192,7 @@ def _splits(root: Path, info: Info, numbers: list[int]) -> Iterator[BadInputErro
 
 
 def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
-    """Check that the list of tasks is readable and as long as info.json says."""
+    """Check that the list of tasks is readable and has the length that info.json states."""
     path = root / (layout.TASKS if info.version[0] == 3 else "meta/tasks.jsonl")
     try:
         with reading(path, "a task a line"):
@@ -222,7 +222,7 @@ def _statistics(root: Path) -> Iterator[BadInputError]:
 
 
 def _numbers(path: Path) -> dict[str, Any]:
-    """Return each line or column of statistics of a file."""
+    """Return the statistics in a file, by line or by column."""
     if path.suffix == ".parquet":
         table = read_table(path)
         names = [name for name in table.column_names if name.startswith("stats/")]
@@ -242,7 +242,7 @@ def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
 
 
 def _words(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
-    """Compare the words of the rows with those of the episode table, whatever statistics say."""
+    """Check the tasks that the rows name against the episode table, without relying on statistics."""
     try:
         read_words(root, info, locations, rows=True)
     except BadInputError as error:

@@ -24,22 +24,22 @@ def write_manifest(
     *,
     columns: Annotated[Sequence[str], arg(metavar="COLUMN=NAME...")] = (),
 ) -> Path:
-    """Write a manifest of videos from a table whose columns have other names: the table is only read.
+    """Write a manifest of videos from a table whose columns have other names; the table is not changed.
 
-    Every command reads the manifest as a data set of videos. The table's other columns are not needed and not written.
+    Every command can read the manifest as a data set of videos. Other columns of the table are not written.
 
     Time: a second. Disk: about as much as the table.
 
     Args:
         table: A .csv, .tsv or .jsonl table with a row for each video. A .csv may be separated by commas,
             semicolons, tabs or bars.
-        out: The manifest to write, such as manifest.csv: a new .csv in the folder of the table, since the paths of
-            videos are relative to it.
-        columns: The table's name for `video`, `instruction`, `start`, `end` or `fps`, such as video=FILE
-            instruction=TASK; columns that are not given have their own name.
+        out: The manifest to write, such as manifest.csv. It must be a new .csv in the folder of the table, since the
+            paths of videos are relative to this folder.
+        columns: The table's names for `video`, `instruction`, `start`, `end` or `fps`, such as video=FILE
+            instruction=TASK. A column that is not given has the same name in the table.
 
     Returns:
-        The manifest.
+        The path of the manifest.
 
     Raises:
         BadInputError: When the table lacks a column, a row has no video or instruction, or `out` exists.

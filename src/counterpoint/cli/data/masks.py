@@ -7,7 +7,7 @@ Masks come from one of two sources. Either you give a folder with one entry per 
 
 Each mask has its image's size and is 0 off the robot and 1 or 255 on it. Alternatively, the Segment Anything Model
 (Kirillov et al. 2023, arXiv 2304.02643) makes the masks. You give its prompts, points on the robot and a box around it,
-once per camera. They hold for all frames of that camera, which suits a wrist camera, or a robot that covers the points
+once per camera. They apply to all frames of that camera, which suits a wrist camera, or a robot that covers the points
 in every frame. The model proposes three masks per frame; the one with the highest predicted overlap is taken.
 """
 
@@ -36,7 +36,7 @@ Point = tuple[float, float]
 """x (column) and y (row) in pixels of the image, from its top left corner."""
 Box = tuple[float, float, float, float]
 """x and y of the top left corner, then of the bottom right corner."""
-_SHOWN = 6  # missing frames, or episodes, that a message names
+_SHOWN = 6  # number of missing frames, or of episodes, that a message names at most
 
 
 def write_masks(
@@ -57,16 +57,16 @@ def write_masks(
     full, in every frame are written with a warning: a loss that needs robot and surroundings cannot use them.
 
     Time on two cores: masks from files take about as long as `data convert`; a model takes seconds a frame, so use a
-    GPU. Disk: as much as the data set, and its masks as PNG.
+    GPU. Disk: as much as the data set, plus the masks as PNG.
 
     Args:
         path: A LeRobot data set.
         out: The folder to write; must not exist.
-        files: Folder of masks made elsewhere, with episode_000000/CAMERA/000000.png and so on, or episode_000000.npz
-            with an array bool or uint8 [T, H, W] per camera: 0 off the robot, 1 or 255 on it.
+        files: Folder of masks made elsewhere: episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an
+            array for each camera, bool or uint8 [T, H, W]. Masks are 0 off the robot and 1 or 255 on it.
         sam: Make masks with this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
         camera: The camera whose images are segmented; the first camera by default.
-        points: A pixel on the robot, as a prompt for the model; may be given several times. It holds for all frames.
+        points: A pixel on the robot, as a prompt for the model; may be given several times. It applies to all frames.
         box: A box around the robot, as a prompt for the model.
         batch_size: Number of frames in one batch of the model.
         device: The device of the model; by default a GPU if the machine has one.
@@ -120,11 +120,11 @@ def write_masks(
 
 
 class MaskFiles:
-    """Masks in files, checked to exist for every frame of a data set before any is read.
+    """Masks in files; a missing mask of any frame is reported before the first mask is read.
 
     Args:
         folder: The folder, laid out as in the module's docstring.
-        store: The data set; its episodes have the folder's numbers.
+        store: The data set; its episodes are numbered as in the folder.
 
     Attributes:
         cameras: The cameras that have masks.
@@ -161,7 +161,7 @@ class MaskFiles:
         require(not missing, self._folder, found, "a mask for every frame of every episode", hint)
 
     def masks(self, number: int, camera: str) -> Array:
-        """Return an episode's masks of a camera, bool [T, H, W], of the size of their images."""
+        """Return an episode's masks for one camera, bool [T, H, W], which have the size of its images."""
         size = self._store.frames(number, np.array([0]), camera).shape[1:3]
         packed = self._packed(number)
         if packed.is_file():
@@ -220,13 +220,13 @@ def _checked(where: str, values: Array, size: tuple[int, ...]) -> Array:
 
 
 class SamMasks:
-    """Masks of one camera by the Segment Anything Model.
+    """Masks for one camera, made by the Segment Anything Model.
 
     Args:
         name: A model on the Hub, such as `facebook/sam-vit-base` (add `@COMMIT` for the model of one commit), or a
             folder.
         store: The data set.
-        camera: The camera that is prompted.
+        camera: The camera whose images are segmented.
         points: Points on the robot.
         box: A box around the robot.
         batch_size: Number of frames in a batch.
@@ -287,7 +287,7 @@ class SamMasks:
         }
         with torch.inference_mode():
             out = self._model(**given)
-        best = out.iou_scores[:, 0].argmax(dim=1)  # of the three masks of the one object
+        best = out.iou_scores[:, 0].argmax(dim=1)  # the best of three masks of one object
         chosen = out.pred_masks[:, 0].take_along_dim(best[:, None, None, None], dim=1)
         sized = self._processor.image_processor.post_process_masks(
             chosen[:, None].cpu(), inputs["original_sizes"], inputs["reshaped_input_sizes"]

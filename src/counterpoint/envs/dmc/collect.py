@@ -32,17 +32,17 @@ class DMCCollectConfig(CollectConfig):
     Attributes:
         out: The folder of the data sets.
         tasks: Names of tasks, `pretraining` (Premier-TACO's six) or `evaluation` (the ten of its Table 1).
-        kind: `random` (actions from U(-1, 1)), `exploratory` (a planner of growing skill, instead of Premier-TACO's
-            DrQ-v2 replay) or `expert` (a planner with the true dynamics).
+        kind: The source of actions: `random` (actions from U(-1, 1)), `exploratory` (a planner of varying skill,
+            instead of Premier-TACO's replay buffer of DrQ-v2) or `expert` (a planner with the true dynamics).
         episodes: Number of training episodes per task. The defaults are Premier-TACO's: 20 for the kind `expert` (100
             for humanoid and dog), 200 for the other kinds.
         steps: Number of actions per episode, each of two control steps; at most 500.
         size: Height and width of the images, in pixels.
-        camera: A camera that all tasks' models have, by name or number; by default DrQ-v2's choice.
+        camera: Name or number of a camera that all tasks' models have; by default the camera that DrQ-v2 uses.
         noise_first: Standard deviation of the noise of the least skilled exploratory episode.
         noise_last: Standard deviation of the noise of the most skilled exploratory episode.
-        least_return: Minimum return of an expert's episode, as a share of the highest possible return over `steps`; an
-            episode with less is replaced by one in another scene.
+        least_return: Minimum return of an expert's episode, as a share of the highest possible return over `steps`. An
+            episode with a lower return is replaced by an episode in another scene.
         planner: The planner's settings; by default those of each task.
     """
 
@@ -59,12 +59,12 @@ class DMCCollectConfig(CollectConfig):
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The same camera name for every data set and rendered camera, so that data sets can be combined."""
+        """The camera's name in the data sets, always the same, so that data sets can be combined."""
         return ("camera",)
 
 
 def skill(number: int) -> float:
-    """Return the skill of an exploratory episode, 0 to 1: evenly spread over any number of episodes.
+    """Return the skill of an exploratory episode, 0 to 1; any number of episodes has evenly spread skills.
 
     Skills are 0, 1/2, 1/4, 3/4, 1/8, ... (van der Corput's sequence), so that more episodes do not change earlier ones.
     """
@@ -73,22 +73,22 @@ def skill(number: int) -> float:
 
 
 class DMCActor(NoisyExpert):
-    """An actor of one episode.
+    """An actor that chooses the actions of one episode, in one of three ways.
 
-    - random: every action dimension from U(-1, 1), as for the paper's Figure 7.
-    - exploratory: a planner whose skill s goes from 0 to 1 over the episodes, instead of the replay buffer of a DrQ-v2
-      agent that Premier-TACO samples from. The planner samples 2 + s (samples - 2) plans per round, and the standard
-      deviation of added Gaussian noise goes from `noise_first` to `noise_last`, as in DrQ-v2.
+    - random: every action dimension is sampled from U(-1, 1), as for the paper's Figure 7.
+    - exploratory: a planner whose skill s, from 0 to 1, depends on the episode. It replaces the replay buffer of a
+      DrQ-v2 agent, which Premier-TACO samples from. The planner samples 2 + s (samples - 2) plans per round. As in
+      DrQ-v2, Gaussian noise is added; its standard deviation goes from `noise_first` (s = 0) to `noise_last` (s = 1).
     - expert: the planner with all its samples, and noise of standard deviation `noise`.
 
     Args:
         env: The environment.
-        kind: One of these kinds.
+        kind: `random`, `exploratory` or `expert`.
         number: Number of the episode, which determines its skill.
         planner: The planner's settings; by default the task's.
         noise: Standard deviation of the expert's noise.
-        noise_first: Standard deviation of the noise of an unskilled exploratory episode.
-        noise_last: Standard deviation of the noise of a skilled exploratory episode.
+        noise_first: Standard deviation of the noise of the least skilled exploratory episode.
+        noise_last: Standard deviation of the noise of the most skilled exploratory episode.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
         The folder of each task's data set.
 
     Raises:
-        BadInputError: If the configuration is wrong, a folder holds something else, or a worker dies.
+        BadInputError: If the configuration is wrong, a folder holds anything but its data set, or a worker dies.
         MissingExtraError: If dm_control is not installed.
     """
     jobs = {task: _DMCCollection(_single(config, task)) for task in resolve_dmc_tasks(config.tasks)}
@@ -146,7 +146,7 @@ def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
 
 
 def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
-    """Return the settings of one task's data set, with its numbers of episodes and planner filled in."""
+    """Return the settings of one task's data set, with its numbers of episodes and planner settings filled in."""
     expert = 100 if task.partition("-")[0] in HARD_DOMAINS else 20
     usual = expert if config.kind == "expert" else 200
     episodes = usual if config.episodes is None else config.episodes
@@ -170,7 +170,7 @@ class _DMCCollection(Collection):
 
     @property
     def fps(self) -> float:
-        return float(round(1 / self.env.seconds))  # the dog has 33 1/3
+        return float(round(1 / self.env.seconds))  # the dog takes 33 1/3 actions per second
 
     def instruction(self, task: str) -> str:
         return TASKS[task].instruction

@@ -1,7 +1,7 @@
 """The DeepMind Control Suite as `CameraEnv`s.
 
-As in Premier-TACO (Appendix C: 500 steps per episode) and DrQ-v2, each action is executed for two of the suite's 1000
-control steps and the reward is summed over them, so that a return lies between 0 and 1000.
+As in Premier-TACO (Appendix C: 500 steps per episode) and DrQ-v2, each action is executed for two control steps, and
+the reward is summed over them. An episode has the suite's 1000 control steps, so a return lies between 0 and 1000.
 
 The suite's renderer and `mujoco.Renderer` cannot run in the same process. So the suite is imported with its renderer
 switched off, and images come from `FastRenderer`.
@@ -22,7 +22,10 @@ from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import import_extra, require, require_known
 
 PRETRAINING = ("acrobot-swingup", "finger-turn_hard", "hopper-stand", "walker-run", "humanoid-walk", "dog-stand")
-"""Premier-TACO's DMC-6 (section 4). Appendix C counts episodes of Humanoid Stand and Dog Walk, not part of DMC-6."""
+"""Premier-TACO's six pretraining tasks, called DMC-6 (section 4).
+
+Appendix C counts episodes of Humanoid Stand and Dog Walk, which are not part of DMC-6.
+"""
 EVALUATION = (
     "finger-spin",
     "hopper-hop",
@@ -35,7 +38,7 @@ EVALUATION = (
     "quadruped-walk",
     "quadruped-run",
 )
-"""The ten tasks of Premier-TACO's Table 1, which also lists Humanoid Walk, a pretraining task, as unseen."""
+"""The ten tasks of Premier-TACO's Table 1, which calls Humanoid Walk unseen although it is a pretraining task."""
 HARD_DOMAINS = ("humanoid", "dog")
 """Domains for which the paper uses 100 demonstrations instead of 20."""
 
@@ -86,7 +89,7 @@ class SuiteTask:
 
 
 TASKS = {name: SuiteTask(name, instruction) for name, instruction in _INSTRUCTIONS.items()}
-"""Name -> task."""
+"""Name of a task -> task."""
 
 
 def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
@@ -119,16 +122,16 @@ HORIZON = 500
 
 
 class DMCEnv(MujocoEnv):
-    """A task of the suite, which has only rewards, 0 to 2 per action, and no success.
+    """A task of the suite. It has rewards, 0 to 2 per action, but no definition of success.
 
-    An episode after `reset(seed)` (0 to 2^32 - 1) is the first episode of the suite's environment loaded with
-    `random=seed`. Actions are clipped to [-1, 1], the range of every actuator of these tasks. The state is all that the
-    suite lets a policy observe, in the suite's order.
+    `reset(seed)`, with a seed from 0 to 2^32 - 1, begins the same episode as the first one of the suite's environment
+    loaded with `random=seed`. Actions are clipped to [-1, 1], the range of every actuator of these tasks. The state is
+    all that the suite lets a policy observe, in the suite's order.
 
     Args:
         task: A name of `TASKS`, such as `walker-walk`.
-        **options: See `Options`; cameras of the model by name or number, by default DrQ-v2's (2 for the quadruped, 0
-            for other domains); at most 500 steps.
+        **options: See `Options`. Cameras are the model's, by name or number; the default is DrQ-v2's (2 for the
+            quadruped, 0 for other domains). An episode has at most 500 steps.
 
     Attributes:
         task: The suite's name of the task.
@@ -180,7 +183,7 @@ class DMCEnv(MujocoEnv):
             step = self.environment.step(control)
             total += float(step.reward)
             if step.last():
-                return total, False, step.discount == 0.0  # otherwise the time limit ended it
+                return total, False, step.discount == 0.0  # otherwise the time limit ended the episode
         return total, False, False
 
     def _scene(self) -> tuple[Any, Any]:
@@ -196,7 +199,7 @@ def import_suite() -> Any:
     """
     import_mujoco()
     chosen = os.environ.get("MUJOCO_GL", "")
-    os.environ["MUJOCO_GL"] = "disable"  # read by the suite's first import; MuJoCo has read it before
+    os.environ["MUJOCO_GL"] = "disable"  # read when the suite is first imported; MuJoCo has already read its value
     try:
         return import_extra("dm_control.suite", "sim")
     finally:
@@ -204,7 +207,7 @@ def import_suite() -> Any:
 
 
 def _name_sensors(physics: Any) -> None:
-    """Fill the quadruped's cache of sensor names; dm_control 1.0.28 uses `np.in1d`, which numpy 2.4 does not have."""
+    """Fill the quadruped's cache of sensor names; dm_control 1.0.28 fills it with `np.in1d`, which numpy 2.4 lacks."""
     kinds, model = import_mujoco().mjtSensor, physics.model.ptr
     for wanted in ((kinds.mjSENS_GYRO, kinds.mjSENS_ACCELEROMETER), (kinds.mjSENS_FORCE, kinds.mjSENS_TORQUE)):
         numbers = tuple(int(kind) for kind in wanted)

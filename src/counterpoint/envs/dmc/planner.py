@@ -1,12 +1,12 @@
 """An expert that needs no training: it plans with the true dynamics before every action.
 
-The planner is `MPPI` over `mujoco.rollout`. A plan's score is the sum of rewards over the horizon, plus the task's
-guide if the reward is sparse.
+The planner is `MPPI`, which simulates plans with `mujoco.rollout`. A plan's score is the sum of rewards over the
+horizon.
 
-Each reward follows its task's `get_reward` in dm_control 1.0.28, for whole batches of rollouts. Positions and axes that
-the suite reads from the physics come from sensors added to the planner's copy of the model. If a reward is zero almost
-everywhere, it cannot distinguish plans. For such tasks `GUIDES` adds a small smooth term to the planner's score that
-grows towards the goal; returns do not include it.
+Each reward function computes the same as its task's `get_reward` in dm_control 1.0.28, for whole batches of rollouts.
+Positions and axes that the suite reads from the physics come from sensors added to the planner's copy of the model. A
+reward that is zero almost everywhere (sparse) cannot distinguish plans. For tasks with such a reward, `GUIDES` adds a
+guide to the planner's score: a small smooth term that grows towards the goal. Returns do not include it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ SENSORS: dict[str, dict[str, tuple[str, str, str]]] = {
     "reacher": {"finger": ("FRAMEPOS", "GEOM", "finger"), "target": ("FRAMEPOS", "GEOM", "target")},
     "walker": {"torso": ("FRAMEPOS", "XBODY", "torso"), "torso_z": ("FRAMEZAXIS", "XBODY", "torso")},
 }
-"""Domain -> added sensor -> kind, kind of object, object. BODY is a body's centre of mass, XBODY its frame."""
+"""Domain -> name of an added sensor -> its kind, kind of object and object.
+
+An object BODY is a body's centre of mass, XBODY is the body's frame.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Readings:
     task: Any
 
     def gap(self, one: str, other: str, axes: Any = slice(None)) -> Any:
-        """Return the distance between two positions in some of the axes: float64 [B, T]."""
+        """Return the distance between the positions of two sensors, along the given axes: float64 [B, T]."""
         return np.linalg.norm(self.positions(one)[..., axes] - self.positions(other)[..., axes], axis=-1)
 
     @property
@@ -90,7 +93,7 @@ def _little_control(seen: Readings) -> Any:
 
 
 def _at_least(value: Any, least: float, margin: float, *, at_margin: float = 0.0) -> Any:
-    """Return 1 for values from `least` on; below, the result falls linearly to `at_margin` at `least - margin`."""
+    """Return 1 for values of at least `least`; below, the result falls linearly to `at_margin` at `least - margin`."""
     return _tolerance(value, bounds=(least, _MOST), margin=margin, value_at_margin=at_margin, sigmoid="linear")
 
 
@@ -103,7 +106,7 @@ def _acrobot(seen: Readings) -> Any:
 
 
 def _finger_gap(seen: Readings) -> Any:
-    """Return the metres between the spinner's tip and the rim of the target; negative inside."""
+    """Return the distance in metres from the spinner's tip to the target's rim; negative inside the target."""
     return seen.gap("target", "tip", [0, 2]) - float(seen.model.site("target").size[0])
 
 
@@ -183,7 +186,7 @@ REWARDS: dict[str, Reward] = {
     "quadruped-walk": partial(_quadruped, wanted=0.5),
     "quadruped-run": partial(_quadruped, wanted=5),
 }
-"""Task -> its reward: `Readings` of B rollouts and T control steps -> float64 [B, T] in [0, 1]."""
+"""Task -> its reward, a function from `Readings` of B rollouts and T control steps to float64 [B, T] in [0, 1]."""
 
 
 def _hopper_guide(seen: Readings) -> Any:
@@ -199,7 +202,7 @@ GUIDES: dict[str, Reward] = {
     "cup-catch": lambda seen: 0.2 * _tolerance(seen.gap("target", "ball"), margin=0.3, sigmoid="long_tail"),
     "reacher-hard": lambda seen: 0.3 * _reacher(seen, margin=0.1, sigmoid="long_tail"),
 }
-"""Task -> term that the planner adds to the reward of a control step: float64 [B, T], at most 0.6."""
+"""Task -> its guide, which the planner adds to the reward of a control step: float64 [B, T], at most 0.6."""
 
 _PREFIX = "planner_"
 # Parts of the model that tasks change when an episode begins: targets, their sizes, one joint's damping.
@@ -225,19 +228,19 @@ class TrueModel:
         self._reward, self._guide = REWARDS[env.task.name], GUIDES.get(env.task.name)
         self.model = _with_sensors(self._mujoco, env)
         self._steps = int(env.environment._n_sub_steps)  # simulation steps per control step
-        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # its threads end with it
+        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # the threads end when this is freed
         self._data = [self._mujoco.MjData(self.model) for _ in range(threads)]
         sensors = map(self.model.sensor, range(self.model.nsensor))
         self._places = {sensor.name: slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0]) for sensor in sensors}
 
     def rewards(self, plans: Array) -> tuple[Array, Array]:
-        """Return the suite's rewards and the planner's guides of plans from the task's current state.
+        """Return the suite's rewards and the planner's guides for plans that start in the task's current state.
 
         Args:
-            plans: float [B, H, A] in [-1, 1]: H actions, each held for two control steps.
+            plans: B plans of H actions, float [B, H, A] in [-1, 1]; each action is held for two control steps.
 
         Returns:
-            Both float64 [B, H], summed over an action's control steps.
+            Rewards and guides, each float64 [B, H], summed over an action's control steps.
         """
         seen = self._roll(np.repeat(np.asarray(plans, np.float64), ACTION_REPEAT, axis=1))
         reward = self._reward(seen)
@@ -253,7 +256,8 @@ class TrueModel:
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
         state = np.empty(mujoco.mj_stateSize(true, kind))
         mujoco.mj_getState(true, data, state, kind)
-        # Position sensors lag one simulation step behind the state, so one more step shows the last control step's end.
+        # Position sensors lag one simulation step behind the state. So one more simulation step is needed to read the
+        # positions at the end of the last control step.
         held = np.repeat(controls, steps, axis=1)
         held = np.concatenate([held, held[:, -1:]], axis=1)
         warm = np.array(data.qacc_warmstart)
@@ -294,10 +298,10 @@ SETTINGS: dict[str, MPPIConfig] = {
     "walker-walk": MPPIConfig(horizon=16),
     "walker-run": MPPIConfig(horizon=16),
 }
-"""Task -> settings that differ from the defaults.
+"""Task -> its planner settings that differ from the defaults.
 
-Swinging up takes seconds, while an action of the cheetah lasts 1/50 s. A hopper gets up, and a finger spins, only by
-plans whose actions use the whole range.
+Horizons differ because swinging up an acrobot takes seconds, while an action of the cheetah lasts 1/50 s. The noise is
+large for the hopper and the spinning finger, which need plans whose actions use the whole range.
 """
 
 

@@ -2,8 +2,8 @@
 
 In the suite `navigate`, the controller goes from a random cell to a random goal, and then to further random cells until
 the episode ends. In `stitch`, it does the same within one of several parts of the maze, so that an agent must combine
-trajectories. Each part overlaps with the next one in the cells at certain distances from the start, which every path
-between the parts crosses.
+trajectories. Each part shares some cells with the next part: those at certain distances from the start. Every path
+between the two parts crosses these cells.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StitchPlan:
 def plan_stitching(
     grid: MazeGrid, start: Cell | None = None, goal: Cell | None = None, *, parts: int = 2, overlap: int = 1
 ) -> StitchPlan:
-    """Divide a maze by the distance from a start, in cells, into parts of equal length.
+    """Divide a maze into parts of equal length, by the distance in cells from a start.
 
     A part holds the connected cells around the shortest path from start to goal. Parts that are not neighbours share no
     cell, so no part contains a whole path from the first part to the last one.
@@ -71,9 +71,9 @@ def plan_stitching(
     Args:
         grid: The maze.
         start: The cell from which distances are counted; by default the first free cell.
-        goal: The cell where the last part ends; by default the (first) cell farthest from the start.
+        goal: The cell where the last part ends; by default the first of the cells farthest from the start.
         parts: Number of parts.
-        overlap: Number of cells to either side of a cut that both parts share.
+        overlap: Number of cells on each side of the cut between two parts that both parts share.
 
     Raises:
         BadInputError: If start and goal are not free, connected and far enough apart: every part must have cells that
@@ -107,7 +107,7 @@ def plan_stitching(
 
 
 def joining_episodes(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> list[int]:
-    """Return the numbers of the episodes that no part contains."""
+    """Return the indices of the episodes that are not within one part."""
     visited = [set(grid.cells_of(episode.achieved)) for episode in episodes]
     return [number for number, cells in enumerate(visited) if not any(cells <= set(part) for part in plan.parts)]
 
@@ -122,19 +122,19 @@ def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchP
 
 
 class PointMazeCollect(CollectConfig):
-    """Settings of a recording; see `CollectConfig`.
+    """The settings of `collect pointmaze`; see `CollectConfig`.
 
     Attributes:
-        out: The folder to write: a Minari data set in `train` and one in `val`.
+        out: The folder to write, with one Minari data set in `train` and one in `val`.
         maze: Name of the PointMaze.
-        suite: `navigate` or `stitch`.
+        suite: `navigate` for trajectories through the whole maze, or `stitch` for trajectories within parts.
         steps: Number of transitions per episode.
         repeat: Number of simulation steps per action; with more, the same path takes fewer actions.
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
         parts: Number of parts of the maze in the suite `stitch`; no trajectory leaves the part in which it begins.
         start: Cell (row, column) of the first part, from which distances are counted; by default the first free cell.
         goal: Cell of the last part; by default the farthest from the start.
-        overlap: Number of cells on each side of a cut that both parts share.
+        overlap: Number of cells on each side of the cut between two parts that both parts share.
     """
 
     maze: Literal["UMaze", "Open", "Medium", "Large"] = "UMaze"
@@ -157,7 +157,7 @@ class PointMazeCollect(CollectConfig):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The one task."""
+        """The only task of the data set."""
         return (self.env_id,)
 
 
@@ -170,7 +170,7 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
     Time on two cores: under a second per episode. Disk: about 40 kB per episode.
 
     Raises:
-        BadInputError: If the folder holds something else, or the maze cannot be divided into the parts.
+        BadInputError: If the folder holds anything but this data set, or the maze cannot be divided into the parts.
         MissingExtraError: If the simulator or the package that writes Minari's format is not installed.
     """
     import_minari()  # fails before an hour of recording, not after it

@@ -36,7 +36,7 @@ Observation = dict[str, NDArray[Any]]
 
 KEYS = ("observation", "achieved_goal", "desired_goal")
 _SLACK = 1e-5  # tolerance for actions outside the box, due to rounding
-_VIDEO_SIZE = 240  # pixels of `render` if agents observe states
+_VIDEO_SIZE = 240  # height and width of `render`'s images, in pixels, if agents observe states
 _POOL_SEED, _POOL_EPISODES, _POOL_STEPS = 2**30, 20, 50
 
 
@@ -48,18 +48,19 @@ class EnvConfig(FrozenConfig):
             the module is imported first, to register the environment. OGBench's ids are `ogbench:pointmaze-medium-v0`
             and so on.
         observations: `state` for state vectors, or `image` for images; with `image`, goals are images too.
-        goals: `coordinates`: the coordinates of the object to move; `state`: the whole observation, also for the
-            commanded goal; `state_zero_padded`: whole observations in training, but coordinates padded with zeros as
-            commanded goals (the TD InfoNCE authors' form, an inconsistency kept for comparison).
+        goals: `coordinates` for the coordinates of the object to move, or `state` for the whole observation, also for
+            the commanded goal. With `state_zero_padded`, goals in training are whole observations, but commanded goals
+            are coordinates padded with zeros. The TD InfoNCE authors do this; it is inconsistent, and kept for
+            comparison.
         corruption: Probability that an observation is replaced by another one.
-        repeat: Number of environment steps per action, fewer at the end of an episode. The agent observes the state
-            after the last of these steps, which also determines success.
+        repeat: Number of environment steps per action, fewer at the end of an episode. The state after the last of
+            these steps is the one that the agent observes and that determines success.
         max_episode_steps: Length of an episode in environment steps; by default the environment's length.
         image_size: Height and width of images in pixels; the agents' convolutions need at least 36.
         start_cells: (row, column) of the maze's cells where episodes begin; if empty, the maze's default rule.
         goal_cells: (row, column) of the cells of goals; if empty, the maze's default rule.
         success_distance: Distance within which a goal counts as reached. By default, success is the environment's
-            `info["is_success"]`, or is determined by the task's default distance if there is none.
+            `info["is_success"]`; for an environment without it, the task's default distance is used.
     """
 
     name: str
@@ -84,11 +85,11 @@ class EnvConfig(FrozenConfig):
 def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None) -> gymnasium.Env[Observation, Any]:
     """Make an environment. `functools.partial(make_goal_env, config)` can be sent to a worker process.
 
-    Observations are `{"observation", "achieved_goal", "desired_goal"}`: float32 [O] and [G], or uint8
-    [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer from 0 on). The reward is 1 if the goal is
-    reached, otherwise 0. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
-    Euclidean distance between achieved and desired coordinates, in the environment's unit (metres). Both refer to the
-    true state, even if observations are images or corrupted.
+    Observations are `{"observation", "achieved_goal", "desired_goal"}`. The observation is float32 [O] and the goals
+    are float32 [G], or all three are images, uint8 [size, size, 3]. Actions are float32 [A] in [-1, 1] (or an integer
+    from 0 on). The reward is 1 if the goal is reached, otherwise 0. At reset and at every step, `info["is_success"]` is
+    a bool, and `info["distance"]` is the Euclidean distance between achieved and desired coordinates, in the
+    environment's unit (metres). Both values refer to the true state, even if observations are images or corrupted.
 
     Args:
         config: The environment's name and settings.
@@ -132,7 +133,7 @@ def _registered(config: EnvConfig) -> Env:
         family = gymnasium.registry[own].namespace, gymnasium.registry[own].name
         newest = registration.get_env_id(*family, registration.find_highest_version(*family))
         if isinstance(error, TypeError) and newest == own:
-            raise  # of code that is not out of date: its own fault
+            raise  # the environment's code is up to date, so the error is a fault in that code
         reason = str(error.args[0] if error.args else error).split(". ")[0]
         found = f"{'an environment' if newest == own else 'a version out of date'} that cannot be made ({reason})"
         hint = "install what it needs" if newest == own else f"choose {newest}"
@@ -359,10 +360,10 @@ class CorruptedObservations(
 ):
     """A wrapper that replaces observations by other observations; `info["corrupted"]` is True for replaced ones.
 
-    TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. Here, each
-    observation, including the first of an episode, is replaced with that probability by one sampled uniformly from a
-    pool of this environment's observations. The achieved goal, which is part of the observation, is replaced too; the
-    desired goal is not. Reward, success and distance refer to the true state.
+    TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. In this
+    wrapper, each observation, including the first of an episode, is replaced with that probability by an observation
+    sampled uniformly from a pool of this environment's observations. The achieved goal, which is part of the
+    observation, is replaced too; the desired goal is not. Reward, success and distance refer to the true state.
 
     The pool is filled before the first episode, with uniformly random actions and fixed seeds. So it is the same in
     every process, in training and evaluation, and after a run is resumed.
@@ -420,8 +421,8 @@ class CorruptedObservations(
 def spaces_of(env: Env) -> Spaces:
     """Return the spaces of an agent for this environment.
 
-    `success_distance` is for goal coordinates. It is 0 if goals are states or images, which count as reached only by an
-    equal state or image.
+    Their `success_distance` is for goal coordinates. For goals that are states or images it is 0: only an equal state
+    or image counts as reached.
 
     Raises:
         BadInputError: If the environment was not made by `make_goal_env`.
@@ -458,7 +459,7 @@ def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
 
 
 def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return settings for another environment, without cells, which are specific to one maze."""
+    """Return the settings `env` for the environment `name`, without cells, which are specific to one maze."""
     cells = ("start_cells", "goal_cells")
     return {key: value for key, value in env.items() if name == env.get("name") or key not in cells} | {"name": name}
 

@@ -64,7 +64,7 @@ class MazeGrid:
         return self.cells_of(point)[0]
 
     def distances(self, source: Cell, within: Collection[Cell] | None = None) -> dict[Cell, int]:
-        """Return the steps from a cell to every cell that can be reached from it.
+        """Return the number of steps from a cell to every cell that can be reached from it.
 
         Args:
             source: The cell at distance 0.

@@ -1,8 +1,8 @@
-"""Families of goal-reaching simulations: cameras, distances, and states at a reached goal.
+"""Families of goal-reaching simulations: cameras, success distances, and states at a reached goal.
 
-Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. The tasks are those of
-gymnasium-robotics (start positions, goals, distance in three dimensions), which the authors change in their image
-environments (`docs/environments.md`).
+Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. Start positions, goals and
+distance (in three dimensions) are those of gymnasium-robotics; the authors' image environments change these
+(`docs/environments.md`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class GoalTask:
         simulation: The unwrapped gymnasium environment.
 
     Attributes:
-        body: The object whose attribute `data` is the simulation's `mujoco.MjData`: in mazes, the moving body.
+        body: The object whose attribute `data` is the simulation's `mujoco.MjData`; in mazes, the moving body's
+            environment.
     """
 
     success_distance: float | None = None
@@ -62,7 +63,7 @@ class GoalTask:
         raise NotImplementedError
 
     def stand_at_goal(self) -> None:
-        """Set the simulation to a state at rest that reaches its goal; the caller has replaced its `MjData`."""
+        """Set the simulation to a state at rest that reaches the goal; the caller restores `MjData` afterwards."""
         raise NotImplementedError
 
     def before_rendering(self) -> None:
@@ -94,10 +95,10 @@ class MazeTask(GoalTask):
 
     @staticmethod
     def arguments(name: str) -> dict[str, Any]:
-        """Return arguments with which a reached goal neither ends the episode nor moves, for episodes of one length."""
+        """Return arguments for episodes of equal length: a reached goal neither ends the episode nor moves."""
         arguments: dict[str, Any] = {"continuing_task": True, "reset_target": False}
         if name.startswith("AntMaze") and name.endswith("-v5"):
-            # 29 numbers with the position, as in D4RL and in versions 3 and 4, instead of 107.
+            # An observation then has 29 numbers with the position, as in D4RL and versions 3 and 4, instead of 107.
             arguments["include_cfrc_ext_in_observation"] = False
         return arguments
 
@@ -137,20 +138,20 @@ class AntMazeTask(MazeTask):
         return np.concatenate([raw["achieved_goal"], raw["observation"]]).astype(np.float32)
 
 
-_GRIPPER, _OBJECT = slice(0, 3), slice(3, 6)  # their coordinates in an observation
+_GRIPPER, _OBJECT = slice(0, 3), slice(3, 6)  # coordinates of gripper and object in an observation
 _FINGERS = ("robot0:l_gripper_finger_joint", "robot0:r_gripper_finger_joint")
 _STEP = 0.05  # metres that an action of 1 moves the gripper
-_NEAR, _MOST_STEPS = 2e-3, 40  # metres from its goal at which the gripper stops; the most actions to get there
+_NEAR, _MOST_STEPS = 2e-3, 40  # metres from the goal at which the gripper stops; maximum number of actions to get there
 
 
 class FetchTask(GoalTask):
-    """FetchReach: a reached goal has the gripper at the goal. The tasks with an object derive from this class."""
+    """FetchReach: in the state at a reached goal, the gripper is there. Tasks with an object derive from this class."""
 
     view = View((1.2, 0.8, 0.5), distance=0.8, azimuth=180, elevation=-30)
     goal_slots: ClassVar[tuple[slice, ...]] = (_GRIPPER,)
     can_stand_at_goal = True
     above = np.zeros(3)
-    """Offset of the gripper from the goal, once it is reached."""
+    """Offset of the gripper from a reached goal, in metres."""
 
     def __init__(self, simulation: Any) -> None:
         super().__init__(simulation)
@@ -183,7 +184,7 @@ class FetchTask(GoalTask):
 
 
 class SlideTask(FetchTask):
-    """FetchSlide: a reached goal has the puck at the goal, out of reach, and the gripper where it began."""
+    """FetchSlide: in the state at a reached goal, the puck is there, out of reach; the gripper is where it began."""
 
     view = View((1.35, 0.8, 0.4), distance=1.75, azimuth=90, elevation=-40)
     goal_slots = (_GRIPPER, _OBJECT)
@@ -195,7 +196,7 @@ class SlideTask(FetchTask):
 
 
 class PushTask(SlideTask):
-    """FetchPush: a reached goal has the block at the goal and the closed gripper 6 cm above the block's middle."""
+    """FetchPush: in the state at a reached goal, the block is there; the closed gripper is 6 cm above its middle."""
 
     # The authors' camera (lookat 1.25, 0.8, 0.4; distance 0.65; elevation -40) fits the authors' starts and goals.
     # It leaves 10% of this task's starts and 4% of its goals outside the image; this camera shows them all.
@@ -209,11 +210,14 @@ class PushTask(SlideTask):
 
 
 class PickAndPlaceTask(PushTask):
-    """FetchPickAndPlace: a reached goal has the block at the goal, in the air or on the table, between the fingers."""
+    """FetchPickAndPlace: in the state at a reached goal, the block is there between the fingers.
+
+    Goals are in the air or on the table.
+    """
 
     view = View((1.25, 0.8, 0.5), distance=1.2, azimuth=90, elevation=-30)
     above = np.zeros(3)
-    grip = 0.024  # of each finger, in metres: just touching a block of five centimetres
+    grip = 0.024  # opening of each finger in metres, at which it just touches a block of five centimetres
 
     def _come_to_rest(self) -> None:
         for finger in _FINGERS:
@@ -237,19 +241,19 @@ def task_of(name: str) -> type[GoalTask]:
 
 
 PREFIX = "ogbench"
-"""The package, which stands before the colon of an environment's name."""
+"""The name of OGBench's package, which stands before the colon of an environment's name."""
 
 
 class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """An OGBench environment (Park et al., ICLR 2025), such as `ogbench:pointmaze-medium-v0`, as a goal environment.
 
     Observations are `observation`, `achieved_goal` and `desired_goal`; as in OGBench, a goal is a whole observation. An
-    episode is one of the environment's five tasks: a start and a goal in the maze, with noise. The task is drawn
-    uniformly by the episode's seed. The episode ends when the goal is reached (within a quarter of a cell in
+    episode is one of the environment's five tasks: a start and a goal in the maze, with noise. The episode's seed
+    determines the task, uniformly sampled. The episode ends when the goal is reached (within a quarter of a cell in
     `pointmaze`), so that success at any step is success at the end.
 
-    OGBench draws tasks and noise from NumPy's global generator. Here they depend on the seed of `reset`, and the state
-    of the global generator is restored.
+    OGBench draws tasks and noise from NumPy's global generator. In this wrapper they depend on the seed of `reset`, and
+    the state of the global generator is restored.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

@@ -13,14 +13,14 @@ from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, TASKS, K
 
 
 class KitchenCollectConfig(ExpertCollectConfig):
-    """The settings of `collect kitchen`; see `ExpertCollectConfig`. The fingers' commands have no noise.
+    """The settings of `collect kitchen`; see `ExpertCollectConfig`. The fingers' commands get no noise.
 
     Attributes:
         tasks: Names of the kitchen's tasks, or `all` for all five.
         after_success: Number of frames recorded after the task is solved, before the episode ends; by default the
-            number of an episode's actions, so that all episodes have the papers' length.
-        play: Number of other tasks, sampled for each episode, that the experts carry out first, for play data. The arm
-            then begins in any pose and needs more steps, such as 80.
+            maximum number of actions per episode, so that all episodes have the length used in the papers.
+        play: For play data, the number of other tasks, sampled for each episode, that the experts carry out before the
+            episode. The arm then begins in an arbitrary pose, and episodes need more steps, such as 80.
     """
 
     tasks: Names = Field(default=("all",), min_length=1)
@@ -36,12 +36,12 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
     Actions are executed actions, float32 [T, 9]: velocities of seven joints and two fingers. The state is their
     positions, float32 [T, 9]. The environment state is the state of the handles (see `KitchenEnv`). There are 12.5
     actions per second; the data set records 12 frames per second. `meta/info.json` also stores the configuration,
-    versions, render settings and canary.
+    versions, render settings and the canary (the digest of a test image).
 
     Time on two cores: about 3 s per episode at 112 pixels. Disk: about 0.2 MB per episode.
 
     Raises:
-        BadInputError: If the configuration is wrong, the folder holds something else, or a worker dies.
+        BadInputError: If the configuration is wrong, the folder holds anything but this data set, or a worker dies.
         MissingExtraError: If gymnasium-robotics is not installed.
     """
     tasks = tuple(TASKS) if config.tasks == ("all",) else tuple(dict.fromkeys(map(resolve_kitchen, config.tasks)))

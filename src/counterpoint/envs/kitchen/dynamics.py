@@ -13,8 +13,8 @@ from counterpoint.envs.kitchen.env import STEPS, KitchenEnv, control
 class KitchenDynamics:
     """A simulation that rolls out plans from an environment's current state, without changing the environment.
 
-    A plan ends in the state that the environment would reach. States differ by up to 1e-6, because the contact solver
-    starts from another guess.
+    A plan ends in the state that the environment would reach, with differences of up to 1e-6, because the contact
+    solver starts from a different initial guess.
 
     Args:
         env: The task.
@@ -26,17 +26,17 @@ class KitchenDynamics:
 
         self._env, mujoco = env, env.mujoco
         self._kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
-        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # its threads end with it
+        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # the threads end when this is freed
         self._data = [mujoco.MjData(env.model) for _ in range(threads)]
         self._seen = mujoco.MjData(env.model)
         self._state = np.empty(mujoco.mj_stateSize(env.model, self._kind))
-        self._positions = slice(1, 1 + env.model.nq)  # after the time
+        self._positions = slice(1, 1 + env.model.nq)  # a state begins with the time
 
     def roll(self, plans: Array) -> Array:
         """Return the states after every action: float64 [B, H, N].
 
         Args:
-            plans: float [B, H, 9] in [-1, 1].
+            plans: B plans of H actions, float [B, H, 9] in [-1, 1].
         """
         env = self._env
         env.mujoco.mj_getState(env.model, env.data, self._state, self._kind)

@@ -1,9 +1,9 @@
 """FrankaKitchen as in R3M, LIV, DecisionNCE and AcTOL: five tasks of 50 steps in a kitchen whose position varies.
 
 The model, the arm's control and its pose are those of gymnasium-robotics. Joints, goals, thresholds and cameras are
-those of the tasks' authors (RoboHive's FK1, R3M's `kitchen_*-v3`), which differ from gymnasium-robotics. There,
-`bottom burner` is knob 2, while the papers turn knob 1; `hinge cabinet` is the right door, while the papers open the
-left one; and the two cameras look at the counter.
+those of the tasks' authors (RoboHive's FK1, R3M's `kitchen_*-v3`). They differ from gymnasium-robotics, where
+`bottom burner` is knob 2 (the papers turn knob 1), `hinge cabinet` is the right door (the papers open the left door),
+and the two cameras look at the counter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from counterpoint.envs.rendering import import_mujoco, import_robotics
 from counterpoint.errors import require, require_known
 
 POSE = (0.148388023, -1.76848573, 1.84390296, -2.47685760, 0.260252026, 0.712533105, 1.59515394, 0.04, 0.04)
-"""The arm's initial pose, seven joints and two fingers: that of gymnasium-robotics, with open fingers."""
+"""The arm's initial pose (seven joints, two fingers), as in gymnasium-robotics but with open fingers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class KitchenTask:
     Attributes:
         instruction: The task in words (DecisionNCE, Table 5; AcTOL, Table 4).
         joint: The joint's name in the model.
-        site: The site of the handle that the expert moves.
+        site: The name of the MuJoCo site at the handle that the expert moves.
         goal: The goal in the joint's unit, radians or metres.
         ways: The ways in which the expert moves the handle, one after the other.
         pose: The arm's initial pose, seven joints in radians and two fingers in metres.
@@ -81,7 +81,7 @@ TASKS = {
         (Way(0.3, offset=(0.04, 0.03, 0.0), grasps=False, stiff=0.1),),
     ),
 }
-"""Name of R3M's `kitchen_*-v3` -> task."""
+"""Name of a task, the `*` in R3M's `kitchen_*-v3` -> task."""
 
 CAMERAS = ("left", "right", "default")
 """The papers' two cameras (RoboHive's `left_cam` and `right_cam`), and gymnasium-robotics' free camera."""
@@ -89,11 +89,11 @@ CONTROL_HZ = 12.5
 """Actions per second: each action is forty simulation steps of 2 ms."""
 HORIZON = 50
 NEAR = 0.15
-"""Share of a joint's range within which it is at its goal (RoboHive's `get_dof_proximity`)."""
+"""A joint is at its goal if it is closer than this share of its range (RoboHive's `get_dof_proximity`)."""
 HELD = 5
-"""An episode succeeds once its joint was at its goal in more steps than this (RoboHive's `evaluate_success`)."""
+"""An episode succeeds after more steps than this with the joint at its goal (RoboHive's `evaluate_success`)."""
 MOVED, SWUNG = 0.03, 0.05
-"""Maximum shift of the kitchen along each axis in metres, and of the arm's joints in radians, between episodes."""
+"""Maximum random shift at a reset: of the kitchen along each axis, in metres, and of the arm's joints, in radians."""
 STEPS = 40
 """Number of simulation steps per action."""
 FASTEST = 2.0
@@ -139,8 +139,8 @@ def kitchen_model() -> Any:
 def control(joints: Array, action: Array) -> Array:
     """Return the target positions of the motors: float64 [..., 9].
 
-    As in gymnasium-robotics' `FrankaRobot`, but without noise: the current positions, moved at the commanded velocities
-    for the duration of one action, within `FrankaRobot`'s limits.
+    Targets are the current positions, moved at the commanded velocities for the duration of one action, within limits.
+    This is as in gymnasium-robotics' `FrankaRobot`, with its limits, but without its noise.
 
     Args:
         joints: Current positions of seven joints and two fingers, float64 [..., 9].
@@ -157,9 +157,9 @@ class KitchenEnv(MujocoEnv):
     joints, as in the papers. The environment state is for policies without images: the vectors from the hand to the
     handles of the five tasks in metres (15), as in RoboHive, and the progress of the task's joint (1).
 
-    gymnasium-robotics' observation has 59 numbers (positions and velocities of the robot, 9 and 9, and of objects, 21
-    and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, 15 of a goal, 6 of
-    the hand, 30 from the hand to handles).
+    Other versions of the kitchen have other observations. gymnasium-robotics has 59 numbers: positions and velocities
+    of the robot (9 and 9) and of objects (21 and 20). D4RL has 60 numbers: 30 positions, and 30 for a goal. RoboHive
+    has 75 numbers: 9 of the robot, 15 of objects, 15 of a goal, 6 of the hand, 30 from the hand to handles.
 
     Args:
         task: A name of `TASKS`, such as `micro_open`.
@@ -218,7 +218,7 @@ class KitchenEnv(MujocoEnv):
         return bool(abs(self.joint - self._about.goal) < NEAR * (high - low))
 
     def progress_of(self, joint: Any) -> Any:
-        """Return the share of the way to the goal for positions of the joint."""
+        """Return the progress at the given positions of the joint, as a share of the way to the goal."""
         return joint / self._about.goal
 
     def gap(self, data: Any) -> float:
@@ -275,7 +275,7 @@ class KitchenEnv(MujocoEnv):
     def _move(self, action: Array) -> None:
         self.data.ctrl[:] = control(self.data.qpos[: len(POSE)], action)
         self.mujoco.mj_step(self.model, self.data, nstep=STEPS)
-        self.mujoco.mj_forward(self.model, self.data)  # sites lag one simulation step behind
+        self.mujoco.mj_forward(self.model, self.data)  # otherwise sites lag one simulation step behind
 
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._move(action)

@@ -1,7 +1,7 @@
 """Scripted experts of the kitchen's tasks: the hand goes to a handle and moves it along the path its joint allows.
 
-Each step solves for the joint velocities that move the hand as desired, within the joints' speeds and limits, and
-commands targets that bring the motors there despite gravity and damping.
+At each step, an expert solves for the joint velocities that move the hand as desired, within the joints' speeds and
+limits. It then commands target positions with which the motors reach these velocities despite gravity and damping.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Way:
     """One way of moving a handle. Lengths are in metres, angles in radians.
 
     Attributes:
-        ahead: Distance that the hand's target is ahead of the joint, in the joint's unit.
+        ahead: Distance by which the hand's target leads the joint's position, in the joint's unit.
         offset: Vector from the handle's site to the hand's position when the joint is at 0; it turns with the handle.
         tilt: Rotations of the hand about the vertical, the sideways axis and the hand's axis.
         grasps: True if the fingers hold the handle; otherwise closed fingers push it.
         turns: Share of the handle's rotation that the hand follows.
-        stiff: Weight of the hand's rotation while it moves the handle, in metres per radian.
-        until: Share of the goal after which the next way begins.
-        past: A position that the hand passes on its way to the handle, in the form of `offset`.
+        stiff: Weight of the hand's rotation, relative to its position, while it moves the handle, in metres per radian.
+        until: Share of the way to the goal after which the next way begins.
+        past: A position that the hand passes before it goes to the handle, given like `offset`.
     """
 
     ahead: float
@@ -52,7 +52,7 @@ class KitchenExpert:
     """The expert of a task.
 
     Args:
-        model: The `mujoco.MjModel` of the kitchen, the arm's joints first.
+        model: The `mujoco.MjModel` of the kitchen, whose first joints are the arm's.
         data: The state of the model.
         joint: Name of the joint to move.
         site: Name of the site of the joint's handle.
@@ -62,13 +62,15 @@ class KitchenExpert:
         fastest: Velocity of a joint for an action of 1, in radians per second.
     """
 
-    _near, _before = 0.03, 0.1  # metres: the hand has arrived; it waits this far before the handle until it is in line
-    _past, _free = 0.06, 0.09  # metres from a place that it goes past; from a handle that it has let go
-    _closing = 3  # actions in which the fingers close
-    _speed, _turn, _gain = 0.8, 3.0, 8.0  # metres and radians a second at most, and a second for each of them to go
-    _rest = 0.05  # weight of small joint velocities, in metres a radian
-    _aligning = 0.3  # weight of the hand's rotation before it leads, in metres a radian
-    _margin = 0.02  # radians from a joint's limit
+    # Metres: the hand has arrived within `_near`; until it is in line, it waits `_before` in front of the handle.
+    _near, _before = 0.03, 0.1
+    # Metres: the hand has passed a position within `_past`; after letting go, it moves `_free` away from the handle.
+    _past, _free = 0.06, 0.09
+    _closing = 3  # number of actions in which the fingers close
+    _speed, _turn, _gain = 0.8, 3.0, 8.0  # maximum metres and radians per second; speed per remaining distance, in 1/s
+    _rest = 0.05  # weight of the joint velocities, to keep them small, in metres per radian
+    _aligning = 0.3  # weight of the hand's rotation until it moves the handle, in metres per radian
+    _margin = 0.02  # distance from a joint's limits, in radians
 
     def __init__(
         self,
@@ -137,14 +139,14 @@ class KitchenExpert:
         return self._towards(*self._at(there, way.offset), CLOSE, way.stiff)
 
     def _arrives(self, place: Array, target: Array) -> bool:
-        """Return True if the hand is at the handle, or does not come nearer."""
+        """Return True if the hand is at the handle, or has stopped near the handle."""
         away, moved = np.linalg.norm(place - target), np.linalg.norm(place - self._last)
         self._last = place
         stopped = away < 3 * self._near and moved < 0.2 * self._near
         return bool(stopped or away <= (1 if self._way.grasps else 2) * self._near)
 
     def _let(self, place: Array) -> Array:
-        """Open the fingers, then move the hand back."""
+        """Return the action that opens the fingers or, at later calls, moves the hand back."""
         turned = np.array(self._data.site_xmat[self._hand].reshape(3, 3))
         back = 0.15 * turned[:, 2] if self._let_go else 0.0
         self._let_go = True
@@ -182,7 +184,8 @@ class KitchenExpert:
         system = np.concatenate([weights[:, None] * jacobian[:, ARM], self._rest * np.eye(7)])
         wanted = np.concatenate([weights * np.concatenate([move, spin]), np.zeros(7)])
         velocity = lsq_linear(system, wanted, bounds).x
-        # A motor pulls with stiffness x (target - position) against damping; per action it goes this share of the way.
+        # A motor pulls with stiffness x (target - position) against damping. In one action, it covers the share `share`
+        # of the way to the target.
         share = 1 - np.exp(-seconds * self._stiffness / self._damping)
         told = velocity * seconds / share + data.qfrc_bias[ARM] / self._stiffness
         return np.append(told / self._unit, [fingers, fingers]).clip(-1.0, 1.0)

@@ -18,8 +18,8 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
     Attributes:
         tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be omitted.
         stride: Number of control steps per frame. 1 gives 80 frames per second and, for the default tasks, 35 to 120
-            frames per episode. With more, the recorded action is the mean of the steps' actions, and the reward is the
-            sum of their rewards.
+            frames per episode. With a larger number, the recorded action is the mean of these steps' actions, and the
+            reward is the sum of their rewards.
         after_success: Number of frames recorded after the task is solved, before the episode ends; if it equals
             max_steps, all episodes have the same length.
         max_steps: Number of control steps after which an unsolved episode ends, at most 500.
@@ -46,12 +46,12 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
 
     Actions are executed actions, float32 [T, 4]. The state is float32 [T, 4] (hand position in metres, gripper
     opening). Rewards are Meta-World's. `meta/info.json` also stores the configuration, versions, render settings and
-    canary.
+    the canary (the digest of a test image).
 
     Time on two cores: about 2 s per episode at 112 pixels. Disk: about 0.3 MB per episode.
 
     Raises:
-        BadInputError: If the configuration is wrong, the folder holds something else, or a worker dies.
+        BadInputError: If the configuration is wrong, the folder holds anything but this data set, or a worker dies.
         MissingExtraError: If Meta-World is not installed.
     """
     names = {"tasks": resolve_tasks(config.tasks), "cameras": choose_cameras(config.cameras, (), CAMERAS)}

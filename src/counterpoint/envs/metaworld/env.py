@@ -1,8 +1,8 @@
 """Meta-World v3 as `CameraEnv`s with their scripted experts.
 
 Camera `corner2` is at its position in the literature, [0.75, 0.075, 0.7] (Seo et al. 2022, arXiv 2206.14244); v3 moved
-it (Metaworld#559). Cameras that are upside down in the model are turned by 180 degrees about their axis, so that images
-are upright and not mirrored, as in LeRobot.
+this camera (Metaworld#559). Cameras that are upside down in the model are turned by 180 degrees about their viewing
+axis, so that images are upright and not mirrored, as in LeRobot.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ DEFAULT_TASKS = (
     "stick-push-v3",
     "window-open-v3",
 )
-"""Fifteen scenes that look different, which the scripted experts solve in about 30 to 110 steps."""
+"""Fifteen tasks whose scenes look different, and which the scripted experts solve in about 30 to 110 steps."""
 
 _NAMED = {"default": DEFAULT_TASKS, "all": tuple(INSTRUCTIONS)}
 
@@ -116,15 +116,19 @@ CONTROL_HZ = 80.0
 HORIZON = 500
 """Meta-World's limit on control steps per episode."""
 STATE_DIMS, RAW_DIMS = 4, 39
-"""Size of an observation; its first four numbers are the robot's: hand x, y, z in metres, gripper opening."""
+"""Sizes of the state and of Meta-World's observation, which begins with the state.
+
+The state is hand x, y, z in metres, and gripper opening.
+"""
 
 _CORNER2 = (0.75, 0.075, 0.7)
 
 
 class MetaWorldEnv(MujocoEnv):
-    """A Meta-World task, with Meta-World's reward, 0 to 10 per control step. Success: the task is solved at this step.
+    """A Meta-World task with Meta-World's reward, 0 to 10 per control step.
 
-    An action is four numbers: displacement of the hand (in centimetres of its target's motion) and gripper effort.
+    Success means that the task is solved at the current step. An action is four numbers: displacement of the hand's
+    target along x, y, z in centimetres, and gripper effort.
 
     Args:
         task: A name of `INSTRUCTIONS`; `-v3` may be omitted.
@@ -177,7 +181,7 @@ class MetaWorldEnv(MujocoEnv):
         return self.raw[:STATE_DIMS].astype(np.float32)
 
     def environment_state(self) -> Array:
-        """Return objects (14), hand, gripper and objects one step before (18), and the goal (3): float32 [35]."""
+        """Return objects (14), hand, gripper and objects of the previous step (18), and goal (3): float32 [35]."""
         return self.raw[STATE_DIMS:].astype(np.float32)
 
     def expert(self) -> Array:

@@ -18,15 +18,15 @@ Part = Literal["arm", "gripper", "mount"]
 
 
 class RobosuiteCollectConfig(ExpertCollectConfig):
-    """The settings of `collect robosuite`; see `ExpertCollectConfig`. The gripper's commands have no noise.
+    """The settings of `collect robosuite`; see `ExpertCollectConfig`. The gripper's commands get no noise.
 
     Attributes:
-        out: The data set: a folder (`lerobot`) or a file that ends in .hdf5 (`robomimic`).
+        out: The data set: a folder for the format `lerobot`, a file that ends in .hdf5 for `robomimic`.
         tasks: Names of robosuite's tasks that have an expert.
         robot: The robot of all tasks.
         cameras: Names of cameras; `none` records only states.
-        masks: Cameras whose images get a mask of the robot; `all` cameras, or `none`.
-        mask_parts: Parts of the robot in its mask: `arm`, `gripper`, `mount`.
+        masks: Names of cameras for which robot masks are recorded, `all` for all cameras, or `none`.
+        mask_parts: Parts of the robot that its masks cover: `arm`, `gripper`, `mount`.
         format: LeRobot v3 (images as video) or robomimic's HDF5 (lossless images); masks are exact in both.
     """
 
@@ -41,7 +41,7 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
 
 
 def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
-    """Return the settings with tasks and masks resolved: `Lift-IIWA` becomes `Lift`, and `all` the cameras' names.
+    """Return the settings with tasks and masks resolved: `Lift-IIWA` becomes `Lift`, `all` becomes camera names.
 
     Raises:
         BadInputError: If a name is unknown or repeated, or `out` does not suit the format.
@@ -69,15 +69,16 @@ def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
 
     Actions are executed actions, float32 [T, 7], 20 per second: changes of the hand's pose, then the gripper. The state
     is float32 [T, 9]: hand position, quaternion and gripper. The environment state is the state of the objects (see
-    `RobosuiteEnv`). The mask of `agentview` is the camera `agentview_mask`. `meta/info.json` (in HDF5 files, the
-    attribute `counterpoint` of `data`) also stores the configuration, controller, versions, render settings and canary.
+    `RobosuiteEnv`). Masks of `agentview` are stored as a further camera, `agentview_mask`. `meta/info.json` (in HDF5
+    files, the attribute `counterpoint` of `data`) also stores the configuration, controller, versions, render settings
+    and the canary (the digest of a test image).
 
-    Time on two cores: about 5 s per episode of Lift; several times that if an expert needs many trials. Disk: under a
-    megabyte per episode.
+    Time on two cores: about 5 s per episode of Lift, or several times as long if an expert needs many trials. Disk:
+    under a megabyte per episode.
 
     Raises:
-        BadInputError: If the configuration is wrong, `out` holds something else, a worker dies, or a task cannot be
-            solved or simulated.
+        BadInputError: If the configuration is wrong, `out` holds anything but this data set, a worker dies, or a task
+            cannot be solved or simulated.
         MissingExtraError: If robosuite is not installed.
     """
     return collect(_RobosuiteCollection(checked(config)))

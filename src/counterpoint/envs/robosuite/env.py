@@ -1,9 +1,10 @@
-"""robosuite's tasks, and two of this library, as `CameraEnv`s with the robot's masks and scripted experts.
+"""robosuite's tasks, and two tasks of this library, as `CameraEnv`s with robot masks and scripted experts.
 
 Models, controllers (OSC_POSE at 20 Hz, each robot's default configuration), sparse reward and success are robosuite's.
-Three things differ, for speed and so that a seed determines everything. Images come from `FastRenderer`. A reset moves
-the objects and keeps the model (robosuite's soft reset), so that Lift's cube keeps its size; robosuite samples its
-edges from 4.0 to 4.4 cm with every model. Door has robosuite's default, a handle that must be turned (`use_latch`).
+Differences are for speed, and so that a seed determines everything. Images come from `FastRenderer`. A reset moves the
+objects and keeps the model (robosuite's soft reset), so that Lift's cube keeps its size; robosuite itself samples the
+cube's edges from 4.0 to 4.4 cm for every new model. As by default in robosuite, Door has a handle that must be turned
+(`use_latch`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ CONTROL_HZ = 20.0
 """Actions per second."""
 
 ROBOTS = ("Panda", "Kinova3", "IIWA")
-"""ICon's robots; as in robosuite, Kinova3 has a Robotiq 85 gripper and IIWA a Robotiq 140."""
+"""The ICon paper's robots; as in robosuite, Kinova3 has a Robotiq 85 gripper and IIWA has a Robotiq 140 gripper."""
 
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task in words, and the number of steps per episode."""
+    """A task's instruction in words, and its number of steps per episode."""
 
     instruction: str
     horizon: int
@@ -44,7 +45,7 @@ TASKS = {
     "CloseDrawer": RobosuiteSpec("close the drawer", 200),
     "OpenBox": RobosuiteSpec("open the box", 200),
 }
-"""robosuite's name of a task -> the task; lengths are those of ICon's Table 4 (Wang et al. 2025)."""
+"""Name of a task -> the task; numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025)."""
 
 
 def robosuite_name(task: str, robot: str = "Panda") -> str:
@@ -80,23 +81,26 @@ _OBJECTS = "object-state"  # robosuite's name of its observations of objects
 class RobosuiteEnv(MujocoEnv):
     """A robosuite task with one robot, its scripted expert and the robot's masks.
 
-    An action is seven numbers in [-1, 1]: displacement of the hand along x, y, z of the robot's base (1 is 5 cm from
-    where it is), rotation about them (1 is 0.5 rad), and the gripper (above 0 closes, below opens).
+    An action is seven numbers in [-1, 1]: displacement of the hand along the axes x, y, z of the robot's base (1 is 5
+    cm from its present position), rotation about these axes (1 is 0.5 rad), and the gripper (above 0 closes it, below 0
+    opens it).
 
     The state is nine numbers for every robot: position of the grip site in the world in metres (3), the hand's
-    quaternion x, y, z, w (4), and the two joints that the gripper's motors drive (2): finger travel in metres for
-    Panda, knuckle angles in radians for the Robotiq grippers of Kinova3 and IIWA, whose other four joints follow.
+    quaternion x, y, z, w (4), and positions of the two joints that the gripper's motors drive (2). These two are finger
+    travel in metres for Panda, and knuckle angles in radians for the Robotiq grippers of Kinova3 and IIWA. The other
+    four joints of a Robotiq gripper follow.
 
     The environment state is robosuite's `object-state`, which a real robot cannot read: poses of the objects and
-    vectors from the hand; 10 numbers in Lift (cube's position and quaternion, hand to cube), 23 in Stack, 14 in Door.
+    vectors from the hand. It has 10 numbers in Lift (the cube's position and quaternion, and the vector from hand to
+    cube), 23 in Stack and 14 in Door.
 
     After an error of the simulator, the next `reset` rebuilds the simulator.
 
     Args:
         task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.
         robot: `Panda`, `Kinova3` or `IIWA`.
-        mask_parts: Parts of the robot in its mask, from `MASK_PARTS`.
-        **options: See `Options`; by default `CAMERAS` and the numbers of steps in ICon's Table 4.
+        mask_parts: Parts of the robot that its masks cover, from `MASK_PARTS`.
+        **options: See `Options`; by default `CAMERAS` and the numbers of steps in the ICon paper's Table 4.
 
     Attributes:
         env: robosuite's environment.
@@ -166,7 +170,8 @@ class RobosuiteEnv(MujocoEnv):
     def expert(self) -> Array:
         """Return the scripted expert's action for the simulator's current state: float32 [7].
 
-        The expert tracks the episode, so call this before every step; repeated calls before a step return the same.
+        The expert keeps track of the episode, so call this method before every step. Repeated calls before the same
+        step return the same action.
         """
         if self._advised is None:
             self._advised = np.asarray(self._expert.act(), np.float32).clip(-1.0, 1.0)
@@ -190,7 +195,7 @@ class RobosuiteEnv(MujocoEnv):
 
 
 def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
-    """Return True for each of G geoms that belongs to `parts`: bool [G + 1]; the last, for no geom, is False."""
+    """Return which of G geoms belong to `parts`: bool [G + 1]; the last entry, for pixels without a geom, is False."""
     found = [re.match(r"([a-z_]+)\d", model.body(number).name) for number in range(model.nbody)]
     owned = np.array([match is not None and match[1] in [MASK_PARTS[part] for part in parts] for match in found])
     return np.append(owned[model.geom_bodyid], False)
@@ -207,7 +212,7 @@ def _make(task: str, robot: str) -> Any:
 
         import counterpoint.envs.robosuite.table  # noqa: F401 (registers our tasks)
 
-        with seeded_numpy(0):  # robosuite samples sizes of objects while it makes them
+        with seeded_numpy(0):  # robosuite samples sizes of objects when it creates them
             return robosuite.make(
                 task,
                 robots=robot,

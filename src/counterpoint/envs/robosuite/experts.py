@@ -1,8 +1,9 @@
 """Scripted experts of robosuite's tasks: they map the simulator's state to the next action of the hand.
 
-Each is a proportional controller whose target passes through a few phases. The phase is determined at every step, so
-that the expert returns to an earlier phase if a cube slips or noise pushes the hand away. Actions are bounded and,
-except for the gripper's, smooth. All need one arm with robosuite's OSC_POSE controller, whose actions are pose changes.
+Each expert is a proportional controller whose target passes through a few phases. The phase is determined at every
+step, so that the expert returns to an earlier phase if a cube slips or noise pushes the hand away. Actions are bounded
+and, except for the gripper's, smooth. All experts need one arm with robosuite's OSC_POSE controller, whose actions are
+pose changes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from counterpoint.data.episode import Array
 
 UP = np.array((0.0, 0.0, 1.0))
 OPEN, CLOSE = -1.0, 1.0
-SPEED = 0.7  # maximum displacement that `Hand.towards` commands, 1 at most
+SPEED = 0.7  # default maximum of the displacement that `Hand.towards` commands, at most 1
 CLOSING = 8  # number of steps that fingers need to close on a cube or a lever
 
 
@@ -32,7 +33,7 @@ def rotation_vector(rotation: Array) -> Array:
 
 
 def pointing_down(closing: Array) -> Array:
-    """Return the rotation of a hand that points down and closes its fingers along a level direction [3]: [3, 3]."""
+    """Return the rotation [3, 3] of a hand that points down and closes its fingers along a horizontal vector [3]."""
     x = np.array([closing[0], closing[1], 0.0]) / np.hypot(closing[0], closing[1])
     z = np.array([0.0, 0.0, -1.0])
     return np.stack([x, np.cross(z, x), z], axis=1)
@@ -42,9 +43,9 @@ class Hand:
     """The hand of an environment's only arm, with a gripper of two fingers; positions are in the world, in metres."""
 
     _reach, _turn = 0.05, 0.5  # metres and radians that an action of 1 commands
-    _gain = 2.0  # of what is left to go; the controller moves an eighth of a command in one step
+    _gain = 2.0  # factor on the remaining way; the controller moves an eighth of a command in one step
     _width_band = 0.008  # metres by which the fingers may miss a commanded width
-    _swung = 0.3  # radians off its target from which on `along` commands less than all
+    _swung = 0.3  # rotation error in radians below which `along` commands less than the maximum rotation
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -76,7 +77,7 @@ class Hand:
         return np.concatenate([shift, turn, [gripper]])
 
     def opened(self, width: float) -> float:
-        """Return the gripper's action that brings its pads to about this distance; an action of 0 keeps them."""
+        """Return the gripper's action that brings its finger pads about `width` metres apart; 0 if they are already."""
         off = width - float(np.linalg.norm(self._between_pads))
         return 0.0 if abs(off) < self._width_band else (OPEN if off > 0 else CLOSE)
 
@@ -101,7 +102,7 @@ class Hand:
 
 
 class _Expert:
-    """An expert: its hand, and the number of steps for which the fingers have been closing."""
+    """Base class of experts: holds the hand, and the number of steps for which the fingers have been closing."""
 
     def __init__(self, env: Any) -> None:
         self.env, self.hand = env, Hand(env)
@@ -119,8 +120,8 @@ class _Expert:
 class _Picker(_Expert):
     """An expert that goes to a cube from above and closes the fingers on it."""
 
-    near, turned = 0.012, 0.1  # metres and radians within which the hand is at its target
-    funnel, clear = 5.0, 0.08  # how steeply the hand comes down on a cube, and from how many metres above it
+    near, turned = 0.012, 0.1  # metres and radians within which the hand counts as at its target
+    funnel, clear = 5.0, 0.08  # slope of the hand's descent on a cube, and its initial height above the cube in metres
 
     def __init__(self, env: Any, cube: Any) -> None:
         self._cube = cube
@@ -139,15 +140,15 @@ class _Picker(_Expert):
         """Return the next action, or `None` if the cube is held.
 
         Args:
-            beside: The position of a nearby object [3]; the fingers then come down to the left and right of the line to
-                it.
+            beside: The position of a nearby object [3]; the fingers then come down to the left and right of the line
+                from the cube to this object.
         """
         rotation = pointing_down(self._closing(beside))
         away = self.position - self.hand.position
         if self._closed >= CLOSING:
             if self.held():
                 return None
-            self._closed = -CLOSING  # it slipped, or was never there: up and again
+            self._closed = -CLOSING  # the cube slipped or was never grasped: move up and try once more
         turn = float(np.linalg.norm(rotation_vector(rotation @ self.hand.rotation.T)))
         off = float(np.hypot(away[0], away[1]))
         if self._closed < 0:
@@ -166,7 +167,10 @@ class _Picker(_Expert):
         return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * self.near
 
     def _closing(self, beside: Array | None) -> Array:
-        """Return the level direction along which the fingers close: a side of the cube, the nearest at the start."""
+        """Return the horizontal direction along which the fingers close: that of a side of the cube.
+
+        At the start, this is the side nearest to the fingers' direction; later calls keep the same side.
+        """
         sides = self._of_body(self.env.sim.data.body_xmat).reshape(3, 3).T
         level = sides[np.argsort(np.abs(sides[:, 2]))[:2]] * [1.0, 1.0, 0.0]
         axes = level / np.linalg.norm(level, axis=1, keepdims=True)
@@ -201,11 +205,11 @@ class _Lift(_Picker):
 class _Stack(_Picker):
     """An expert that picks up the red cube, puts it on the green cube and withdraws."""
 
-    stacked = 0.006  # metres within which a cube is let go
+    stacked = 0.006  # metres from its place on the other cube within which a cube is let go
 
     def __init__(self, env: Any) -> None:
         self._below = _Picker(env, env.cubeB)
-        self._gap = float(env.cubeA.size[2] + env.cubeB.size[2])  # between the centres of stacked cubes
+        self._gap = float(env.cubeA.size[2] + env.cubeB.size[2])  # distance between the centres of stacked cubes
         super().__init__(env, env.cubeA)
 
     def reset(self) -> None:
@@ -216,7 +220,7 @@ class _Stack(_Picker):
         hand, top = self.hand, self._below.position + np.array([0.0, 0.0, self._gap])
         away = top - self.position
         off = float(np.hypot(away[0], away[1]))
-        if self._placed and off > 2 * self.near:  # it fell
+        if self._placed and off > 2 * self.near:  # the cube fell
             self.reset()
         if self._placed:
             back = np.array([*hand.position[:2], top[2] + self.clear])
@@ -234,14 +238,14 @@ class _Stack(_Picker):
 class _Door(_Expert):
     """An expert that grasps the door's lever from above, turns it down, and opens the door along its arc."""
 
-    grip = (0.09, -0.10, 0.0)  # on the lever, in metres from its axis, in the frame of the latch
-    ajar = 0.07  # metres between the pads, so that one fits between lever and door
-    near, turned = 0.012, 0.15  # metres and radians within which the hand is at its target
-    lost = 0.05  # metres from the grip at which the lever has slipped out
-    funnel, clear = 5.0, 0.10  # how steeply the hand comes down beside the lever, and from how far
-    free, down = 1.35, 1.5  # radians of the lever: the latch no longer catches, and where the hand keeps it
-    further = 0.4  # radians by which the hand leads the lever
-    wide, ahead = 0.37, 0.12  # radians of the door when it is open wide, and by which the hand leads it
+    grip = (0.09, -0.10, 0.0)  # where the hand grips the lever, in metres from its axis, in the frame of the latch
+    ajar = 0.07  # metres between the open finger pads, so that one pad fits between lever and door
+    near, turned = 0.012, 0.15  # metres and radians within which the hand counts as at its target
+    lost = 0.05  # distance of the hand from the grip, in metres, beyond which the lever has slipped out
+    funnel, clear = 5.0, 0.10  # slope of the hand's descent on the lever, and its initial distance in metres
+    free, down = 1.35, 1.5  # lever angles in radians: where the latch no longer catches; where the hand holds the lever
+    further = 0.4  # radians by which the hand's target leads the lever
+    wide, ahead = 0.37, 0.12  # radians: angle of the wide open door, and by which the hand's target leads the door
 
     def act(self) -> Array:
         hand = self.hand
@@ -265,7 +269,7 @@ class _Door(_Expert):
         return hand.towards(*self._lever(self.down - turned, min(self.ahead, self.wide - opened)), CLOSE)
 
     def _lever(self, turned: float, opened: float) -> tuple[Array, Array]:
-        """Return the grip's pose once the lever and the door have turned further: position [3], rotation [3, 3]."""
+        """Return the grip's pose after further turns of lever and door, in radians: position [3], rotation [3, 3]."""
         sim = self.env.sim
         latch = sim.model.body_name2id(self.env.door.latch_body)
         frame = sim.data.body_xmat[latch].reshape(3, 3)
@@ -289,14 +293,14 @@ class _OpenBox(_Expert):
     If the bar slips away, the expert grasps it again.
     """
 
-    slow = 0.025  # metres off its target from which on the hand slows down
-    above = 0.09 * UP  # metres from the bar on the way there: open fingers clear it
-    across, along = 0.018, 0.03  # metres off the bar's middle, across and along it, at which coming down is safe
-    skew = 0.08  # radians that the fingers may be askew to the bar then
-    grasp, held = 0.006, 0.018  # metres from the bar at which fingers begin to close, and within which they hold it
-    closing = 14  # steps that closing takes
-    lead, led = 0.30, 0.5  # radians that the target is ahead of the bar; share of the top speed: the lid is not torn
-    wide = 1.3  # radians open at which leading ends
+    slow = 0.025  # distance from the target, in metres, below which the hand slows down
+    above = 0.09 * UP  # height of the approach above the bar, in metres, so that open fingers clear the bar
+    across, along = 0.018, 0.03  # metres from the bar's middle, across and along it, within which descent is safe
+    skew = 0.08  # maximum angle between the fingers and the bar's normal for the descent, in radians
+    grasp, held = 0.006, 0.018  # metres from the bar within which fingers begin to close, and within which they hold it
+    closing = 14  # number of steps that closing takes
+    lead, led = 0.30, 0.5  # radians by which the target leads the bar; share of the top speed, to avoid tearing the lid
+    wide = 1.3  # angle of the lid, in radians, at which the hand stops
 
     def act(self) -> Array:
         hand, bar = self.hand.position, self.env.bar
@@ -329,13 +333,13 @@ def _rotation(axis: Array, angle: float) -> Any:
 class _CloseDrawer(_Expert):
     """An expert without memory that comes down in front of the handle with closed fingers and pushes the drawer in."""
 
-    slow = 0.025  # metres off its target from which on the hand slows down
-    above = 0.14 * UP  # metres from the handle on the way there: the fingers clear the cabinet
-    before = 0.05  # metres before the handle when coming down
-    aside, level = 0.015, 0.012  # metres off the middle of the handle at which coming down and pushing are safe
-    width = 0.035  # metres aside at which the fingers still meet the handle
-    push = 0.6  # share of the top speed: the drawer is pushed, not struck
-    still = 0.004  # metres open at which pushing ends
+    slow = 0.025  # distance from the target, in metres, below which the hand slows down
+    above = 0.14 * UP  # height of the approach above the handle, in metres, so that the fingers clear the cabinet
+    before = 0.05  # distance in front of the handle at which the hand comes down, in metres
+    aside, level = 0.015, 0.012  # tolerances in metres: sideways for coming down, vertical for pushing
+    width = 0.035  # maximum sideways distance, in metres, at which the fingers still meet the handle
+    push = 0.6  # share of the top speed, so that the drawer is pushed and not struck
+    still = 0.004  # opening of the drawer, in metres, at which pushing ends
 
     def act(self) -> Array:
         outward, handle, hand = self.env.outward, self.env.handle, self.hand.position
@@ -351,7 +355,7 @@ class _CloseDrawer(_Expert):
             move = (before - hand) / self.slow
         elif up > self.above[2] / 2:
             move = (before + self.above - hand) / self.slow
-        else:  # straight there it might touch the cabinet
+        else:  # on a straight way to the handle, the hand might touch the cabinet
             move = UP
         return self.hand.along(move, outward, CLOSE)
 
@@ -363,4 +367,4 @@ EXPERTS: dict[str, type[_Expert]] = {
     "CloseDrawer": _CloseDrawer,
     "OpenBox": _OpenBox,
 }
-"""Task -> its expert."""
+"""Name of a task -> class of its expert."""

@@ -1,4 +1,4 @@
-"""robosuite tasks of this library, `OpenBox` and `CloseDrawer`: one articulated object on the table.
+"""robosuite tasks of this library, `OpenBox` and `CloseDrawer`, each with one articulated object on the table.
 
 They are like the RLBench tasks of the same names (James et al. 2020), which ICon uses for its ablations: an object has
 a new position in each episode, and the reward is 1 once it is open or shut, and 0 before. An object is an MJCF file in
@@ -31,7 +31,8 @@ except ModuleNotFoundError as error:
 _ASSETS = Path(__file__).with_name("assets")
 _TABLE_SIZE = (0.8, 0.8, 0.05)
 _TABLE_TOP = np.array((0.0, 0.0, 0.8))
-# From beyond the table towards the robot, like robosuite's `agentview`, but far enough away to show both completely.
+# Like robosuite's `agentview`, the camera looks across the table at the robot, but from farther away, so that it shows
+# the table and the robot completely.
 _CAMERA = {"pos": (0.6, 0.0, 1.6), "quat": (0.653, 0.271, 0.271, 0.653)}
 Bounds = tuple[float, float]
 
@@ -52,9 +53,9 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
     within: ClassVar[tuple[Bounds, Bounds, Bounds]]
     """Bounds of the object's x and y on the table, in metres (the robot is at -0.56), and its rotation in radians."""
     joint_range: ClassVar[Bounds] = (0.0, 0.0)
-    """Bounds of the joint at reset, in metres or radians."""
+    """Bounds of the joint's position at reset, in metres or radians."""
     observed: ClassVar[dict[str, str]]
-    """robosuite's name of an observation -> the attribute that holds it."""
+    """Name of an observation in robosuite -> the attribute that holds it."""
 
     def __init__(self, robots: Any, use_object_obs: bool = True, **arguments: Any) -> None:
         self.use_object_obs = use_object_obs
@@ -121,7 +122,7 @@ del REGISTERED_ENVS[TableTask.__name__]
 
 
 class OpenBox(TableTask):
-    """A closed box with a hinged lid at +y. The task is to turn the lid by 60 degrees (RLBench: 90) at its bar."""
+    """A closed box with a hinged lid at +y. The task is to open the lid by 60 degrees (RLBench: 90), by its bar."""
 
     asset = "box.xml"
     within = ((-0.04, 0.08), (-0.02, 0.10), (-0.35, 0.35))
@@ -135,7 +136,7 @@ class OpenBox(TableTask):
 
     @property
     def hinge(self) -> tuple[Array, Array]:
-        """A point of the hinge and its direction, about which the lid opens."""
+        """A point of the hinge, and the direction of the axis about which the lid opens."""
         return self.site("hinge"), -self.axis(0)
 
     def _check_success(self) -> bool:

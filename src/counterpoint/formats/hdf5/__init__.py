@@ -1,1 +1,1 @@
-"""HDF5 files of robomimic and LIBERO."""
+"""HDF5 files of robomimic, LIBERO, IsaacLab and ALOHA."""

@@ -1,8 +1,8 @@
-"""The dialects of HDF5 files: who wrote a file, and what follows from that for the meaning of its rows.
+"""The dialects of HDF5 files: which program wrote a file, and what its rows therefore mean.
 
-A dialect is recognised by at least two facts of the file itself; the file's name is none of them. Files of two dialects
-may look alike and differ in the step to which an image belongs, so that a dialect that two facts do not tell is refused
-until the user names it.
+A dialect is recognised by at least two facts about the file's content; its name does not count. Files of two dialects
+may look alike and still differ in the step to which an image belongs. A file is therefore refused if two facts do not
+identify its dialect, unless the user names the dialect.
 
 Sources: robomimic's documentation of its data sets; LIBERO's `scripts/create_dataset.py`; OpenVLA's
 `regenerate_libero_dataset.py`; robocasa's and MimicGen's data sets, which have robomimic's layout; IsaacLab's
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from counterpoint.errors import BadInputError, require_known
 
 CONTROL_HZ = 20.0
-"""Actions a second if `env_args` does not say; robomimic and LIBERO use no other rate."""
+"""Actions per second if `env_args` does not record them; robomimic and LIBERO always use this rate."""
 _ALOHA_HZ = 50.0  # DT = 0.02 in the constants of ALOHA
 ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
 """Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
@@ -35,16 +35,16 @@ Form = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The parts of a file that tell who wrote it.
+    """The parts of a file that show which program wrote it.
 
     Attributes:
         top: Names at the top of the file.
-        attributes: Names of the attributes of `data`, or of the file if its demonstration is at its top.
+        attributes: Names of the attributes of `data`, or of the file if the file is one demonstration.
         args: The attribute `env_args`.
-        parts: Names in the first demonstration; True for groups.
+        parts: Names in the first demonstration -> True for groups.
         demo_attributes: Names of the attributes of the first demonstration.
-        observed: Each observation that is an array.
-        images: Each array in `observations/images`; empty for files with a group `data`.
+        observed: dtype and shape of each observation that is an array.
+        images: dtype and shape of each array in `observations/images`; empty for files with a group `data`.
     """
 
     top: frozenset[str]
@@ -63,7 +63,7 @@ def is_image(form: Form, channels: int = 3) -> bool:
 
 
 def is_packed(form: Form) -> bool:
-    """Return whether an array of this dtype and shape may hold a compressed image a row: uint8 [T, bytes]."""
+    """Return whether an array of this dtype and shape may hold one compressed image per row: uint8 [T, bytes]."""
     dtype, shape = form
     return dtype == "uint8" and len(shape) == 2
 
@@ -104,7 +104,7 @@ SIGNS: dict[str, Callable[[Outline], bool]] = {
     "observations/qpos": lambda o: "qpos" in o.observed and "observations" in o.top,
     "images as compressed rows": lambda o: any(map(is_packed, o.images.values())),
 }
-"""Each fact that may tell a dialect, in words -> whether a file shows it."""
+"""Each fact that may identify a dialect, in words -> a function that returns whether a file shows the fact."""
 _ISAAC = ("an environment named Isaac-...", "states in a group", "a group initial_state")
 _LIBERO = "images named agentview_rgb or eye_in_hand_rgb"
 _ALOHA = ("action at the top of the file", "observations/qpos")
@@ -117,10 +117,10 @@ class Dialect:
     Attributes:
         name: The name for `--dialect`.
         title: The dialect in words.
-        needs: Facts that a file of this dialect shows.
-        also: Facts of which it shows some: with `needs`, at least two.
-        against: Facts that it does not show.
-        within: A dialect whose facts such a file shows too.
+        needs: Facts that every file of this dialect shows.
+        also: Facts that such a file may show. It must show at least two facts of `needs` and `also` together.
+        against: Facts that such a file never shows.
+        within: A more general dialect that also fits such a file.
         lead: Rows by which an action precedes the image of its row: 1 if the recorder acted first, else 0.
         bottom_first: True if images have their bottom row first, unless `macros_image_convention` is "opencv".
         top: True if the file is one demonstration; otherwise the demonstrations are the groups of `data`.
@@ -130,9 +130,10 @@ class Dialect:
         packed: "rgb" or "bgr": images are JPEG or PNG, in this order of colours; empty if they are arrays.
         state: Keys of proprioception, in the order in which they are joined.
         each_robot: True if the keys of `state` begin with the name of a robot.
-        success: What tells success: `rewards` that reach 1, the demonstration's attribute, or nothing.
-        words: What the instruction is taken from if the file holds none.
-        fps: Steps a second where the file does not say.
+        success: The record of success: `rewards` that reach 1, the demonstration's `attribute`, or `nothing`.
+        words: The source of the instruction if the file holds none: the name of the environment, the file or the
+            folder.
+        fps: Steps per second if the file does not record them.
     """
 
     name: str
@@ -155,13 +156,13 @@ class Dialect:
     fps: float = CONTROL_HZ
 
     def recognises(self, shown: Iterable[str]) -> bool:
-        """Return whether facts tell this dialect."""
+        """Return whether a file that shows these facts is of this dialect."""
         facts = set(shown)
         enough = len(facts.intersection(self.needs + self.also)) >= 2
         return enough and facts.issuperset(self.needs) and facts.isdisjoint(self.against)
 
     def state_keys(self, observed: Iterable[str]) -> tuple[str, ...]:
-        """Return the keys of proprioception among the names of observations."""
+        """Return the keys of the proprioception, in order, that are among the names of the observations."""
         names = list(observed)
         robots = sorted({found[1] for found in map(_ROBOT.match, names) if found})
         keys = [f"{robot}_{part}" for robot in robots for part in self.state] if self.each_robot else self.state
@@ -251,14 +252,14 @@ DIALECTS = {
         Dialect("aloha_jpeg_bgr", "ALOHA or ACT with JPEG whose red and blue are exchanged", packed="bgr", **_PACKED),
     )
 }
-"""Name -> dialect. The recorders of ALOHA differ in the colours of their JPEG, and no file says which it has."""
+"""Name -> dialect. ALOHA's recorders differ in the order of colours in their JPEG images, which no file records."""
 
 
 def dialect_of(path: Path, outline: Outline, name: str | None) -> tuple[Dialect, tuple[str, ...]]:
-    """Return a file's dialect, and the facts that told it; no facts if the user named it.
+    """Return a file's dialect, and the facts that identified it; no facts if the user named the dialect.
 
     Raises:
-        BadInputError: When the name is unknown, or the facts do not tell exactly one dialect.
+        BadInputError: When the name is unknown, or the facts do not identify exactly one dialect.
     """
     if name is not None:
         require_known(name, DIALECTS, "--dialect")

@@ -14,9 +14,9 @@
     mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
 
 ALOHA and ACT keep one demonstration in each file, at its top: `action` [T, A], `observations/qpos` [T, S] and
-`observations/images/CAMERA`, uint8 [T, H, W, 3] or, compressed, [T, bytes] with zeros behind each image.
+`observations/images/CAMERA`, uint8 [T, H, W, 3] or, compressed, [T, bytes] with zeros after each image.
 
-The parts have the same meaning in all files but for what a `Dialect` says.
+The parts have the same meaning in all files, except for what a `Dialect` says.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ INSTRUCTIONS = {
 """robosuite's name of an environment -> its instruction. The data sets themselves have no instructions."""
 
 HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHang": 700, "TwoArmTransport": 700}
-"""Steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
+"""Maximum number of steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
 _IMAGE = "_image"  # ending of the keys of robomimic's images
-_GYM = 2  # env_args["type"] of environments whose rewards do not say success
+_GYM = 2  # env_args["type"] of environments whose rewards do not show success
 _EXPECTED = "an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA"
 _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
@@ -74,9 +74,9 @@ def instruction_of(env_name: str) -> str:
 
 
 def instruction_from_name(name: str) -> str:
-    """Return the instruction in a LIBERO name, which may be that of a task, of a data set's file or of a BDDL file.
+    """Return the instruction in the name of a LIBERO task, data file or BDDL file.
 
-    A name is a scene and the instruction, or only the instruction: `KITCHEN_SCENE3_turn_on_the_stove`.
+    A name consists of a scene and the instruction, or only of the instruction: `KITCHEN_SCENE3_turn_on_the_stove`.
     """
     stem = name.rsplit("/", 1)[-1].removesuffix(".hdf5").removesuffix(".bddl").removesuffix("_demo")
     return _SCENE.sub("", stem).replace("_", " ").strip()
@@ -92,7 +92,7 @@ def import_h5py() -> Any:
 
 
 def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
-    """Open an `h5py.File` to read; refuse a file that is damaged, reads from another file or lacks claimed data."""
+    """Open an `h5py.File` for reading; refuse a file that is damaged, refers to another file or lacks claimed data."""
     h5py = import_h5py()
     if path.is_file():
         survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
@@ -117,14 +117,14 @@ with h5py.File(sys.argv[1]) as file:
 
 
 def _survives(path: Path) -> bool:
-    """Return whether HDF5 can read a file's structure (all but the data); damage may crash the reading process."""
+    """Return whether HDF5 can read a file's structure (all but the data); tried in a process that damage may crash."""
     looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
-    return looked.returncode >= 0  # an exception is raised again and caught when the file is opened here
+    return looked.returncode >= 0  # an exception is raised again, and caught, when this process opens the file
 
 
 @lru_cache(maxsize=1024)
 def _require_contained(path: Path, size: int, changed: int) -> None:
-    """Raise when a link or a dataset refers to another file; soft links cannot leave the file without such a link."""
+    """Raise an error if a link or a dataset refers to another file; without such links, soft links stay in the file."""
     h5py = import_h5py()
 
     def foreign(name: str, link: Any) -> str | None:
@@ -144,7 +144,7 @@ def _require_contained(path: Path, size: int, changed: int) -> None:
 
 
 def _require_stored(where: str, part: Any) -> None:
-    """Raise when a dataset claims more than is stored (HDF5 would add zeros), or too much for one read."""
+    """Raise an error if a dataset claims more than is stored (HDF5 would add zeros), or too much for one read."""
     if part.shape is None:  # an empty dataset
         return
     have, wanted = part.id.get_storage_size(), math.prod(part.shape) * part.dtype.itemsize
@@ -159,7 +159,7 @@ def _require_stored(where: str, part: Any) -> None:
 
 
 def env_args(path: Path) -> dict[str, Any]:
-    """Return the environment of a recording: `env_name`, `type`, `env_kwargs`; refuse a file without them."""
+    """Return the environment of a recording (`env_name`, `type`, `env_kwargs`); refuse a file without them."""
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         args = _json(path, _data_group(path, file).attrs, "env_args")
     if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
@@ -170,7 +170,7 @@ def env_args(path: Path) -> dict[str, Any]:
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
-    """Return the error for a file that lacks a part, or has it in another form."""
+    """Return the error for a file in which a part is missing or has another form."""
     return BadInputError(where, found, expected, "download or record it again, or remove the demonstration")
 
 
@@ -203,7 +203,7 @@ def _holds_numbers(part: Any) -> bool:
 
 
 def _json(where: str | Path, attributes: Any, name: str) -> dict[str, Any]:
-    """Return a JSON attribute; empty where it is missing."""
+    """Return an attribute that holds a JSON object; empty if it is missing."""
     text = attributes.get(name)
     if text is None:
         return {}
@@ -226,29 +226,29 @@ class Demo:
 
     name: str  # demo_I; empty if the file is one demonstration
     length: int  # T, the rows in the file
-    instruction: str  # its own instruction; empty if it has none
+    instruction: str  # recorded for this demonstration; empty if there is none
     success: bool | None  # `None` if the file does not record success
     rewarded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """One file."""
+    """The layout of one file, with its demonstrations."""
 
     path: Path
     dialect: Dialect
-    facts: tuple[str, ...]  # that told the dialect; empty if the user named it
+    facts: tuple[str, ...]  # that identified the dialect; empty if the user named it
     fps: float
     rate_recorded: bool
-    instruction: str  # empty if only the environment's name says what was done
+    instruction: str  # empty if only the name of the environment gives the task
     env_name: str
     cameras: tuple[str, ...]  # of images, then of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`
     state: tuple[str, ...]  # keys of proprioception, in the order in which they are joined
     objects: bool  # True where `obs/object` holds the state of the surroundings
     bottom_first: bool  # images have their bottom row first
     unread: tuple[str, ...]  # parts of the first demonstration that are not read
-    depth: tuple[str, ...]  # those of them that are images of depth
-    names: frozenset[str]  # of all demonstrations, also of those that cannot be used
+    depth: tuple[str, ...]  # those parts of `unread` that are depth images
+    names: frozenset[str]  # of all demonstrations, including unusable ones
     demos: tuple[Demo, ...]  # in the order of their numbers
     masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
 
@@ -264,8 +264,8 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
     Demonstrations that cannot be used are reported to `on_bad_row` and left out.
 
     Raises:
-        BadInputError: When the file is damaged, has no demonstrations, or its facts do not tell a dialect and `dialect`
-            names none.
+        BadInputError: When the file is damaged, has no demonstrations, or its facts do not identify a dialect and
+            `dialect` names none.
     """
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         groups = _demonstrations(path, file)
@@ -322,7 +322,7 @@ def _demonstrations(path: Path, file: Any) -> dict[str, Any]:
 
 
 def _group(groups: Mapping[str, Any], name: str) -> Any:
-    """Return a group of the first demonstration that has it; empty if none has."""
+    """Return the group `name` of the first demonstration that has it; empty if none does."""
     every = (group.get(name) for group in groups.values() if _is_group(group))
     return next((group for group in every if _is_group(group)), {})
 
@@ -343,7 +343,7 @@ def _outline(file: Any, attributes: Any, args: Mapping[str, Any], groups: Mappin
 
 
 def _recorded_rate(path: Path, args: Mapping[str, Any], kwargs: Mapping[str, Any]) -> float | None:
-    """Return actions a second as robosuite (`control_freq`) or IsaacLab (`sim_args`) records them."""
+    """Return the actions per second that robosuite (`control_freq`) or IsaacLab (`sim_args`) records."""
     simulated = as_mapping(args.get("sim_args") or {})
     if kwargs.get("control_freq"):
         rate, found = as_number(kwargs["control_freq"]), "control_freq"
@@ -357,7 +357,7 @@ def _recorded_rate(path: Path, args: Mapping[str, Any], kwargs: Mapping[str, Any
 
 
 def _unread(group: Any, read: Collection[str], above: str = "") -> Iterator[str]:
-    """Yield the parts of a demonstration that are not read at all."""
+    """Yield the names of the parts of a demonstration that are not read."""
     for name in group:
         place = f"{above}{name}"
         if any(part.startswith(f"{place}/") for part in read):
@@ -367,7 +367,7 @@ def _unread(group: Any, read: Collection[str], above: str = "") -> Iterator[str]
 
 
 def _is_depth(place: str, part: Any) -> bool:
-    """Return whether an array holds images of one channel: of 16 bits, or of a camera that is named depth."""
+    """Return whether an array holds images of one channel that have 16 bits or "depth" in their name."""
     alone = _holds_numbers(part) and (part.ndim == 3 or (part.ndim == 4 and part.shape[-1] == 1))
     return bool(alone and (part.dtype == "uint16" or "depth" in place.lower()))
 
@@ -379,7 +379,7 @@ def _is_demo(name: str, part: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """The parts of each demonstration that are read, with the test of each image's form."""
+    """The parts of each demonstration that are read, each image with a function that tests its form."""
 
     dialect: Dialect
     parts: Mapping[str, Callable[[Form], bool] | None]
@@ -421,7 +421,7 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
 
 
 def demo_place(path: Path, name: str) -> str:
-    """Return the place of a demonstration for errors."""
+    """Return the name of a demonstration in error messages."""
     return f"{path}, {name}" if name else str(path)
 
 
@@ -436,7 +436,7 @@ def _success(group: Any, reads: _Reads) -> bool | None:
 def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], dialect: Dialect) -> str:
     """Return the instruction stored in a file, or the one in the name of LIBERO's file or of ALOHA's folder.
 
-    LIBERO's name and stored words differ in 29 of its 130 tasks; LIBERO's benchmark uses the name.
+    In 29 of LIBERO's 130 tasks, the name and the stored instruction differ; LIBERO's benchmark uses the name.
     """
     if dialect.words == "folder":
         return re.sub(r"[_\-\s]+", " ", path.resolve().parent.name).strip()
@@ -464,7 +464,7 @@ def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
 
 
 def obs_key(camera: str) -> str:
-    """Return a camera's key in its group: the mask of `agentview_image` has the key `agentview_mask` there."""
+    """Return a camera's key in the HDF5 group; the key of the mask of `agentview_image` is `agentview_mask`."""
     return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
 
 

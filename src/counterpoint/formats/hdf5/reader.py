@@ -18,7 +18,7 @@ from counterpoint.formats.hdf5.files import FileLayout, demo_place, instructions
 from counterpoint.formats.kinds import hdf5_files
 
 _OPEN = 64  # maximum number of files held open; LIBERO-90 has 90
-_READING = Lock()  # opening one file may close another, which a second thread may be reading
+_READING = Lock()  # opening a file may close another one that a second thread is reading
 
 
 def hdf5_splits(path: Path) -> tuple[str, ...]:
@@ -35,30 +35,30 @@ class Hdf5Store(Reader):
 
     The dialect says where the parts of a demonstration are and what they mean; see `Dialect`. Images are turned
     upright. A demonstration counts as a success if a reward reaches 1 (robomimic, LIBERO) or its attribute says so
-    (IsaacLab); ALOHA records no success. Files of a folder that share an environment and record no instruction are
-    separate tasks; the instruction of each is taken from its file's name.
+    (IsaacLab); ALOHA records no success. Files in a folder that share an environment and record no instruction count
+    as separate tasks, whose instructions are taken from the names of the files.
 
     Action t is the action taken on image t, as everywhere in this library. LIBERO's recorder took image t after action
     t (`scripts/create_dataset.py`), so T rows give T - 1 steps: images and state of rows 0 ... T-2 with actions and
     rewards of rows 1 ... T-1. The last image, which shows the finished task, has no action and is left out. LIBERO's
-    own policies are trained on the file's rows, which pair an action with its result. The other dialects look first,
-    then act.
+    own policies are trained on the file's rows, which pair an action with its result. In the other dialects, image t is
+    taken before action t.
 
     Files are opened by the process that reads them, so a store may be used before and after a fork.
 
     Args:
         path: A file, or a folder of files (LIBERO has one file per task, ALOHA one per demonstration).
         split: A subset of `mask`; by default every demonstration.
-        dialect: A name of `DIALECTS`; by default the dialect that the facts of the file tell.
-        on_bad_row: Called for each file or demonstration that cannot be used and is left out; by default the first one
-            raises.
+        dialect: A name of `DIALECTS`; by default the dialect is recognised from the content of the file.
+        on_bad_row: Called with the error of each file or demonstration that cannot be used and is left out; by default
+            the first error is raised.
 
     Attributes:
         splits: For each subset, the numbers of its episodes in the store; `train` and `valid` first.
 
     Raises:
-        BadInputError: When a file is damaged, refers to other files or does not tell its dialect, lengths disagree, or
-            files differ in their cameras or dialects.
+        BadInputError: When a file is damaged, refers to other files or has no recognisable dialect, lengths disagree,
+            or files differ in their cameras or dialects.
         MissingExtraError: When `h5py` is not installed.
     """
 
@@ -100,7 +100,7 @@ class Hdf5Store(Reader):
             self.facts = {"dialect": f"{spoken.name}: {spoken.title} ({reason})", **_consequences(layouts)}
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3], upright."""
+        """Return the images, uint8 [N, H, W, 3], upright."""
         layout = self._demos[episode][0]
         images = self._rows(episode, f"{layout.dialect.images}/{obs_key(camera)}", steps)
         if layout.dialect.packed:
@@ -115,7 +115,7 @@ class Hdf5Store(Reader):
         return np.ascontiguousarray(images[:, ::-1] if layout.bottom_first else images)
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions and rewards of rows `lead` ... T-1, and both kinds of state of rows 0 ... T-1-`lead`."""
+        """Return actions or rewards of rows `lead` ... T-1, or one of both kinds of state of rows 0 ... T-1-`lead`."""
         layout, demo = self._demos[episode]
         dialect, seen = layout.dialect, demo.length - layout.dialect.lead
         if name == "state":
@@ -161,7 +161,7 @@ class Hdf5Store(Reader):
 
 
 def _consequences(layouts: list[FileLayout]) -> dict[str, str]:
-    """Return what follows from the dialect, and the source of instructions that files do not hold."""
+    """Return what the dialect implies, and the source of instructions that the files do not hold."""
     first = layouts[0]
     facts = first.dialect.facts
     if first.dialect.bottom_first and not all(layout.bottom_first for layout in layouts):

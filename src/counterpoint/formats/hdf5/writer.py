@@ -1,4 +1,4 @@
-"""Write robomimic's HDF5 format, which robomimic trains from and this library reads: see `hdf5.files`.
+"""Write robomimic's HDF5 format, which both robomimic and this library read; see `hdf5.files`.
 
 The file is built next to its path and renamed when it is complete.
 """
@@ -22,7 +22,7 @@ from counterpoint.formats.hdf5.files import import_h5py
 
 _ABOUT = "counterpoint"
 _STATE_DIMS = (3, 4, 2)  # dimensions of each part of ROBOMIMIC_STATE
-_SUBSETS = {"val": "valid"}  # robomimic's names of splits, if they differ from ours
+_SUBSETS = {"val": "valid"}  # robomimic's names of splits that differ from those of this library
 _SIMULATED = 1  # env_args["type"] of robosuite's environments
 
 
@@ -31,15 +31,15 @@ class RobomimicWriter:
 
     Images of the camera `agentview` become `obs/agentview_image`, its mask `obs/agentview_mask` (uint8 [T, H, W, 1],
     255 on the robot). State is end effector position (3), quaternion (4) and gripper (2). `next_obs` is `obs` one step
-    later; the last step has no next observation and repeats its own.
+    later; the last step has no next observation, so its own is repeated.
 
     Args:
         path: The file to write; it must not exist.
         env_name: robosuite's name of the environment.
         env_version: robosuite's version.
         env_kwargs: The environment's arguments, including `lang`, the instruction.
-        model_file: The simulated model in MJCF, to which `states` belong.
-        about: Further notes: JSON, kept as the attribute `counterpoint` of `data`.
+        model_file: The simulated model in MJCF, whose states are the `states` of the episodes.
+        about: Further notes as JSON values, kept as the attribute `counterpoint` of `data`.
 
     Raises:
         BadInputError: When the path exists.
@@ -73,7 +73,7 @@ class RobomimicWriter:
 
         Args:
             episode: An episode with actions, rewards, and state float32 [T, 9].
-            states: The simulator's own states, float64 [T, n], from which it can be played back.
+            states: The simulator's own states, float64 [T, n], from which the episode can be played back.
 
         Raises:
             BadInputError: When a part is missing or has another size, or the reward does not mark success as in
@@ -128,14 +128,14 @@ class RobomimicWriter:
 
 
 def robomimic_about(path: Path) -> dict[str, Any]:
-    """Return the notes in a file (`about` of the writer), or raise `OSError` or `ValueError`."""
+    """Return the notes in a file (`about` of the writer); raise `OSError` or `ValueError` if it cannot be read."""
     with import_h5py().File(path, "r") as file:
         about: dict[str, Any] = json.loads(file["data"].attrs.get(_ABOUT, "{}"))
     return about
 
 
 def _observations(episode: Episode) -> dict[str, Array]:
-    """Return all arrays under `obs`."""
+    """Return all arrays that are written under `obs`."""
     images = rgb_cameras(tuple(episode.frames))
     observed = {
         f"{camera}_image" if camera in images else camera: frames if camera in images else frames[..., :1]

@@ -1,8 +1,8 @@
 """The clock of LeRobot episodes: stored timestamps against the frame rate of `meta/info.json`.
 
-Timestamps are float32 seconds and must step by 1/fps. Where they do not, three cases have three ways out: even steps at
-another rate (one of the two rates is wrong), jitter around the right rate (the times are written anew), and a missing
-frame (the episode is removed).
+Timestamps are float32 seconds and must step by 1/fps. If they do not, there are three cases: even steps at another rate
+(one of the two rates is wrong), jitter around the right rate (the times can be written anew), or a missing frame (the
+episode must be removed).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ TOLERANCE = 1e-4
 """Seconds by which the step between two timestamps may differ from 1/fps."""
 
 _REMOVE = "remove the episode: lerobot-edit-dataset with --operation.type delete_episodes"
-_OTHER = 0.1  # share by which the typical step differs from 1/fps where the rate is another one
-_GAP = 0.5  # share of the typical step by which a step differs where a frame is missing, repeated or out of order
+_OTHER = 0.1  # relative difference between `fps` and the rate of the timestamps above which the two rates disagree
+_GAP = 0.5  # relative difference from the typical step above which a frame is missing, repeated or out of order
 
 
 def rate_of(times: Array) -> float:
-    """Return the frames a second of stored timestamps [T], from the typical step; 0 for fewer than two."""
+    """Return the frames per second of stored timestamps [T], from the median step; 0 for fewer than two timestamps."""
     step = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
     return 1 / step if step > 0 else 0.0
 
 
 def clock_error(root: Path, where: str, times: Array, fps: float) -> BadInputError | None:
-    """Return the error of timestamps that contradict the frame rate, `None` if they agree.
+    """Return the error for timestamps that contradict the frame rate; `None` if they agree.
 
     Args:
         root: The data set, for the command in the hint.
-        where: The episode.
+        where: Name of the episode for errors.
         times: Stored timestamps, float64 [T] seconds.
         fps: Frames a second, as `meta/info.json` says.
     """
@@ -62,14 +62,14 @@ def clock_error(root: Path, where: str, times: Array, fps: float) -> BadInputErr
 
 
 def even_times(root: Path, where: str, times: Array, fps: float, *, told: float | None = None) -> tuple[Array, float]:
-    """Return frame_index / rate, float64 [T], and the largest move in seconds from the stored times.
+    """Return even times, frame_index / rate, float64 [T], and their largest distance in seconds from the stored times.
 
     Args:
         root: The data set, for commands in hints.
-        where: The episode.
+        where: Name of the episode for errors.
         times: Stored timestamps, float64 [T] seconds.
         fps: Frames a second, as `meta/info.json` says.
-        told: The frames a second that the user states; needed where timestamps and `fps` are different rates.
+        told: The frame rate that the user gives; required if the rate of the timestamps differs from `fps`.
 
     Raises:
         BadInputError: When a frame is missing, repeated or out of order, or the rate is in doubt.
@@ -84,7 +84,7 @@ def even_times(root: Path, where: str, times: Array, fps: float, *, told: float 
 
 
 def _gap(times: Array) -> int | None:
-    """Return the first step that is far from the typical step."""
+    """Return the index of the first step that is far from the median step; `None` if there is none."""
     steps = np.diff(times)
     far = np.flatnonzero(np.abs(steps / np.median(steps) - 1) > _GAP) if np.median(steps) > 0 else np.arange(1)
     return int(far[0]) if len(far) else None

@@ -46,8 +46,8 @@ def copy_with_images(
         root: The data set.
         out: The folder to write; it must not exist.
         cameras: (height, width) of each new camera, by its name.
-        frames: Function from an episode's number to the frames of every new camera, uint8 [T, H, W, 3].
-        about: Notes on the new cameras, put under the key `counterpoint` of `meta/info.json`.
+        frames: Function that returns the frames of every new camera, uint8 [T, H, W, 3], for an episode's number.
+        about: Notes on the new cameras, stored under the key `counterpoint` of `meta/info.json`.
 
     Raises:
         BadInputError: When the data set is damaged, `out` exists, or a camera exists already.
@@ -116,7 +116,7 @@ def _describe(
 
 
 def _add_statistics(copy: Path, keys: Mapping[str, str], pixels: Mapping[int, Mapping[str, PixelCounts]]) -> None:
-    """Add the new cameras wherever the data set keeps statistics."""
+    """Add the new cameras to all files in which the data set keeps statistics."""
     total = {camera: PixelCounts() for camera in keys}
     for counts in pixels.values():
         for camera, count in counts.items():
@@ -152,8 +152,8 @@ def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float
     Args:
         root: The data set.
         out: The folder to write; it must not exist, and appears only when complete.
-        name: The feature; an existing one is replaced.
-        values: [N], in the order of the frames' `index`.
+        name: The name of the feature; an existing feature of this name is replaced.
+        values: The number of each frame, [N], in the order of the frames' `index`.
     """
     require_new(out)
     with Beside(out) as folder:
@@ -190,7 +190,7 @@ def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 
 def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa.Table:
-    """Return rows of data with one more number, which is also added to the Hub's description of the columns."""
+    """Return rows of data with one more column of numbers, which the Hub's description of the columns lists too."""
     metadata = dict(table.schema.metadata or {})
     if b"huggingface" in metadata:
         tree = json.loads(metadata[b"huggingface"])

@@ -35,22 +35,23 @@ TASK, SUBTASK = "task_index", "subtask_index"
 TASKS, SUBTASKS = "meta/tasks.parquet", "meta/subtasks.parquet"
 COUNTERS = ("frame_index", "episode_index", "index", TASK)
 OWN = ("timestamp", *COUNTERS, SUBTASK)
-"""Columns that LeRobot computes; a column of another format must not have such a name."""
+"""Columns that LeRobot computes itself; columns of other formats must not have these names."""
 ROLES = {
     "actions": ((ACTION,), ("actions",)),
     "state": ((STATE,), ("state",), ("joint_position", "gripper_position")),
     "environment_state": ((ENVIRONMENT,),),
     "rewards": ((REWARD,),),
 }
-"""Source of an episode's vectors -> the features it may be read from: LeRobot's name, then the names of openpi's data.
+"""Vector of an episode -> the features it may be read from: LeRobot's name, then the names in openpi's data.
 
-LeRobot's name is used if it is there, or else the first others that are all vectors of numbers; several are joined."""
+The feature with LeRobot's name is used if it exists. Otherwise the first group is used whose features all exist as
+vectors of numbers; the features of a group are joined."""
 
 NUMBERS = {
     *("bool", "float16", "float32", "float64"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 }
-"""The dtypes of columns of numbers."""
+"""The dtypes that a column of numbers may have."""
 _KNOWN = {
     *("codebase_version", "fps", "features", "total_episodes", "total_frames", "total_tasks", "total_videos"),
     *("total_chunks", "chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path"),
@@ -85,18 +86,18 @@ class Feature:
 
     @property
     def is_column(self) -> bool:
-        """True if every row has numbers of one shape, or one text."""
+        """True if every row has one text, or numbers of the same shape as in all rows."""
         return self.dtype == "string" or self.is_numeric
 
     @property
     def is_numeric(self) -> bool:
-        """True if every row has numbers of one shape."""
+        """True if every row has numbers, of the same shape in all rows."""
         return self.dtype in NUMBERS and all(length > 0 for length in self.shape)
 
 
 @dataclass(frozen=True)
 class Info:
-    """`meta/info.json`, checked."""
+    """The checked content of `meta/info.json`."""
 
     version: tuple[int, int]  # (3, 0) or (2, 1)
     fps: float
@@ -110,12 +111,12 @@ class Info:
 
     @property
     def cameras(self) -> dict[str, str]:
-        """The feature key of each camera, by its short name, without depth maps."""
+        """The feature key of each camera by its short name; depth cameras are left out."""
         return {short_name(k): k for k, f in self.features.items() if f.is_visual and not f.is_depth}
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
-        """The features that each source in `ROLES` is read from; without the sources that the data set lacks."""
+        """The features that each vector in `ROLES` is read from, without the vectors that the data set lacks."""
         vectors = {key for key, feature in self.features.items() if feature.is_numeric and len(feature.shape) < 2}
         found: dict[str, tuple[str, ...]] = {}
         for source, (own, *others) in ROLES.items():
@@ -125,13 +126,13 @@ class Info:
 
     @property
     def video_keys(self) -> list[str]:
-        """Feature keys of the cameras kept as video."""
+        """The feature keys of the cameras that are stored as video."""
         return [key for key in self.cameras.values() if self.features[key].dtype == "video"]
 
 
 @dataclass(frozen=True, slots=True)
 class VideoSpan:
-    """An episode's frames in a video file: the first frame's number, and bounds on the file's number of frames.
+    """The frames of an episode in a video file: the first frame's number, and bounds on the file's number of frames.
 
     `seconds` is the length that the episode table gives; `None` where it gives none.
     """
@@ -149,7 +150,7 @@ class EpisodeLocation:
     number: int  # `episode_index`
     length: int
     tasks: tuple[str, ...]  # in words, as the episode table lists them
-    task: int | None  # the one `task_index` of all rows; `None` if the statistics do not say or there are several
+    task: int | None  # the `task_index` of all rows; `None` if it varies or the statistics do not say
     success: bool | None  # whether any step reports success; `None` if the metadata do not say
     data: Path  # the parquet file
     row: int  # number of the episode's first row in that file
@@ -213,7 +214,7 @@ def _feature(name: str, value: object) -> Feature:
 
 @cache
 def warn_once(text: str) -> None:
-    """Log a warning, the first time that it is given."""
+    """Log a warning once; the same text is not logged again."""
     _log.warning(text)
 
 
@@ -229,7 +230,7 @@ def _require_inside(root: Path, path: Path) -> None:
 
 
 def _path(root: Path, template: str, **fields: int | str) -> Path:
-    """Fill in a path template of `meta/info.json`; the path must stay inside the data set's folder."""
+    """Return a path template of `meta/info.json` filled in; refuse a path outside the data set's folder."""
     try:
         known = not re.search(r"[{}]", _FIELD.sub("", template))
         relative = PurePosixPath(template.format(**fields) if known else "")
@@ -243,10 +244,10 @@ def _path(root: Path, template: str, **fields: int | str) -> Path:
 
 
 def image_file(root: Path, path: str) -> Path:
-    """Return the file of an image that a table names by its path, from the data set's folder or absolute.
+    """Return the file of an image that a table names by its path, absolute or relative to the data set's folder.
 
     Raises:
-        BadInputError: When the path leaves the data set's folder, or no file is there.
+        BadInputError: When the path leaves the data set's folder, or the file does not exist.
     """
     file, hint = root / path, f"copy the images into the folder, with the paths that the table names: {path:.80}"
     _require_inside(root, file)
@@ -269,7 +270,7 @@ def locate(root: Path, info: Info) -> list[EpisodeLocation]:
 
 
 def _one_task(ends: Sequence[Any]) -> int | None:
-    """Return the task of all rows from the least and the greatest `task_index`, each a list of one number."""
+    """Return the task of all rows from the minimum and maximum `task_index`; `None` if they differ or are missing."""
     numbers = {as_whole(as_list(end)[0]) for end in ends if end is not None}
     return numbers.pop() if len(numbers) == 1 and None not in ends else None
 
@@ -327,7 +328,7 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
     for key, first in firsts.items():
         spans[key] = _spans(root, info.video_path, columns, f"videos/{key}", first, lengths, video_key=key)
         last = np.rint(columns[f"videos/{key}/to_timestamp"] * info.fps).astype(np.int64)
-        np.maximum.at(spans[key].most, spans[key].file, last)  # a file may also be as long as its timestamps say
+        np.maximum.at(spans[key].most, spans[key].file, last)  # a file may have as many frames as its timestamps imply
     locations = [
         EpisodeLocation(
             number=int(columns["episode_index"][at]),
@@ -346,11 +347,12 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
 
 
 def _located(root: Path, info: Info, locations: list[EpisodeLocation]) -> list[EpisodeLocation]:
-    """Correct the locations of episodes whose file has another number of rows than the metadata say.
+    """Correct the locations of episodes if a file does not have the number of rows that the metadata say.
 
-    LeRobot's converter from v2.1 named the file before for the first episode of some files (its issue 2401), and
-    metadata from which episodes were removed do not count their rows. An episode is where its number is, if all its
-    rows are together in one file; any other episode keeps its location, and reading refuses it.
+    LeRobot's converter from v2.1 gives the first episode of some files the location of the file before (LeRobot's issue
+    2401). Metadata from which episodes were removed do not count the rows of these episodes. In both cases an episode
+    is located by the `episode_index` of the rows, if all rows of the episode are together in one file. Any other
+    episode keeps its location, and reading it raises an error.
     """
     counts = {path: _rows_of(path) for path in dict.fromkeys(at.data for at in locations)}
     numbers = [at.number for at in locations]
@@ -367,7 +369,7 @@ def _located(root: Path, info: Info, locations: list[EpisodeLocation]) -> list[E
             if len(own) == 1 and own[0][1] == at.length:
                 _, _, path, row, rows = own[0]
                 locations[place] = replace(at, data=path, row=row, rows=rows)
-    if removed:  # videos may go on after the last episode that is left
+    if removed:  # videos may have more frames after the last episode that is left
         for place, at in enumerate(locations):
             videos = {key: replace(video, frames=(video.frames[0], 2**31)) for key, video in at.videos.items()}
             locations[place] = replace(at, videos=videos)
@@ -383,7 +385,7 @@ def _rows_of(path: Path) -> int | None:
 
 
 def _runs(root: Path, path: Path) -> list[tuple[int, int, Path, int, int]]:
-    """Return number and length of each run of rows of one episode in a file, the file, the first row, and all rows."""
+    """Return each run of rows of one episode: episode, length, file, first row, and the number of rows of the file."""
     _require_inside(root, path)
     try:
         numbers = as_matrix(path, read_table(path, ["episode_index"]), "episode_index")[:, 0]
@@ -396,7 +398,7 @@ def _runs(root: Path, path: Path) -> list[tuple[int, int, Path, int, int]]:
 
 
 def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
-    """Read a file of `meta/episodes`: numbers as arrays, tasks and success as lists."""
+    """Read a file of `meta/episodes`; return numbers as arrays, and tasks and success as lists."""
     table = read_table(path, [*wanted, "tasks", *_TASK, _SUCCESS])
     for name in [*wanted, "tasks"]:
         sound = name in table.column_names and _is_sound(name, table[name], fps)
@@ -418,7 +420,7 @@ def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
 
 
 def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
-    """Return whether every episode has a value of the column's kind."""
+    """Return whether every episode has a valid value in the column `name`."""
     kind = column.type
     if column.null_count:
         return False
@@ -431,7 +433,7 @@ def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
 
 @dataclass(frozen=True)
 class _Spans:
-    """Shared files: their paths, first start and last end; each episode's file; each file's maximum of frames."""
+    """Files shared by episodes: path, first start, last end and maximum length of each; the file of each episode."""
 
     paths: list[Path]
     first: Array

@@ -38,16 +38,16 @@ from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import cut_out, probe_video, read_frames
 
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
-"""Actions, states and rewards of the episodes read last, shared by all stores of this process."""
+"""The actions, states and rewards of the episodes read last, shared by all stores of this process."""
 
 
 class LeRobotStore(Reader):
-    """Episodes of a LeRobot folder; nothing is decoded in advance.
+    """The episodes of a LeRobot folder; images are decoded on demand.
 
     An episode counts as a success when `next.success` is true at any of its steps. `layout.ROLES` names the features
     that actions, state and rewards are read from; all further columns are in `columns`. `frames` accepts a camera's
-    short name or its whole feature key. A camera is a depth camera if its feature is marked so, or if its images have
-    16 bits; depth is read from images, not from videos.
+    short name or its whole feature key. A camera is a depth camera if its feature is marked as depth, or if its images
+    have 16 bits; depth is read from images, not from videos.
 
     Args:
         root: The data set's folder.
@@ -99,7 +99,7 @@ class LeRobotStore(Reader):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the metadata's content and over the name, size and modification time of every other file."""
+        """SHA-256 over the content of the metadata, and the name, size and modification time of every other file."""
         digest = hashlib.sha256(repr([location.number for location in self._locations]).encode())
         for path in sorted(p for p in (self.root / "meta").rglob("*") if p.is_file()):
             digest.update(path.relative_to(self.root).as_posix().encode() + read_bytes(path))
@@ -109,12 +109,12 @@ class LeRobotStore(Reader):
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]; see `Reader.frames`."""
+        """Return the images, uint8 [N, H, W, 3]; see `Reader.frames`."""
         short = {key: name for name, key in self._keys.items()}
         return super().frames(episode, indices, short.get(camera or "", camera))
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3] from a video, or from images in the parquet file."""
+        """Return the images, uint8 [N, H, W, 3], from a video or from images in the parquet file."""
         at, key = self._locations[episode], self._keys[camera]
         if key in at.videos:
             video, (least, most) = at.videos[key], at.videos[key].frames
@@ -124,7 +124,7 @@ class LeRobotStore(Reader):
         return stack_images((where, decode_image(where, image)) for where, image in self._images(at, key, steps))
 
     def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return distances [N, H, W] from images in the parquet file: uint16 or float32, as they are stored."""
+        """Return the distances [N, H, W] from images in the parquet file, uint16 or float32 as stored."""
         at, key = self._locations[episode], self._depth[camera]
         images = stack_images((where, decode_depth(where, image)) for where, image in self._images(at, key, steps))
         unit = self._unit(key)
@@ -147,7 +147,7 @@ class LeRobotStore(Reader):
         return values.reshape(at.length, *(shape or (1,)))
 
     def is_lossless(self, camera: str) -> bool:
-        """Return whether a camera is kept as images, not as video."""
+        """Return whether a camera is stored as images and not as video."""
         return self.info.features[self._keys[camera]].dtype == "image"
 
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
@@ -159,7 +159,7 @@ class LeRobotStore(Reader):
         return {name: folder / f"{name}.mp4" for name in spans}
 
     def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""
+        """Return frame_index / fps, float64 [T], in seconds; stored timestamps must step by 1/fps within 1e-4 s."""
         if self._even is not None:
             return self._even[episode]
         at = self._locations[episode]
@@ -169,14 +169,14 @@ class LeRobotStore(Reader):
         return super().timestamps(episode)
 
     def retime(self, fps: float | None = None) -> float:
-        """Take frame_index / rate as the times of all episodes from now on, for clocks that jitter.
+        """Replace the timestamps of all episodes by frame_index / rate, for clocks that jitter.
 
         Args:
-            fps: The rate, if the stored timestamps and `meta/info.json` contradict each other; by default that of
-                `meta/info.json`.
+            fps: The rate, required if the stored timestamps and `meta/info.json` contradict each other; by default the
+                rate in `meta/info.json`.
 
         Returns:
-            The largest move of a timestamp, in seconds.
+            The largest change of a timestamp, in seconds.
 
         Raises:
             BadInputError: When a frame is missing or the rate is in doubt.
@@ -196,7 +196,7 @@ class LeRobotStore(Reader):
         return stored
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return the features of an action, a state or a reward, if the data set has them."""
+        """Return actions, a state or rewards, joined from their features; `None` if the data set lacks them."""
         at, keys = self._locations[episode], self._roles.get(name)
         if keys is None:
             return None
@@ -209,7 +209,7 @@ class LeRobotStore(Reader):
         return _vectors.get((file_key(at.data), at.number, keys), read)
 
     def _sort_cameras(self) -> tuple[dict[str, str], dict[str, str], list[str]]:
-        """Return the keys of the colour and of the depth cameras, by their names, and the names of what is not read."""
+        """Return the keys of the colour cameras and of the depth cameras by name, and the names of unread features."""
         colour, depth, unread = self.info.cameras, dict[str, str](), list[str]()
         for key, feature in self.info.features.items():
             name, deep = layout.short_name(key), self._is_deep(key) if feature.dtype == "image" else False
@@ -222,7 +222,7 @@ class LeRobotStore(Reader):
         return colour, depth, unread
 
     def _is_deep(self, key: str) -> bool:
-        """Return whether a camera's first image holds depth; if it cannot be read, whether its feature says so."""
+        """Return whether a camera's first image holds depth; if it cannot be read, the mark of the feature decides."""
         try:
             first = [image for at in self._locations[:1] for _, image in self._images(at, key, np.array([0]))]
             return any(map(is_depth, first))
@@ -241,7 +241,7 @@ class LeRobotStore(Reader):
         return encoded(f"{at.data}, {key}", column.take(pa.array(steps - start)), found_at)
 
     def _checked(self, at: EpisodeLocation, *wanted: str) -> dict[str, Array]:
-        """Return columns of the episode after a check that the rows belong to it."""
+        """Return columns of an episode, after checking that the rows belong to the episode."""
         known = [key for source in ("actions", "state") for key in self._roles.get(source, ())]
         names = list(dict.fromkeys([*wanted, *known]))
         table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)
@@ -275,7 +275,7 @@ class LeRobotStore(Reader):
         return own
 
     def _facts(self, numbers: list[int]) -> Iterator[tuple[str, str]]:
-        """Yield facts for `data info`: gaps between episodes' numbers, segments, features of other names than usual."""
+        """Yield facts for `data info`: gaps in the episodes' numbers, segments, features with unusual names."""
         missing = sorted(set(range(numbers[-1])) - set(numbers))
         listed = ", ".join(map(str, missing[:10])) + ", ..." * (len(missing) > 10)
         yield "episodes removed", f"{len(missing)}: {listed}; the others keep their numbers" if missing else ""
@@ -288,6 +288,6 @@ class LeRobotStore(Reader):
 
     @cached_property
     def _media(self) -> list[Path]:
-        """Every parquet and media file of the chosen episodes."""
+        """The parquet and media files of the chosen episodes."""
         videos = {video.path for location in self._locations for video in location.videos.values()}
         return sorted({location.data for location in self._locations} | videos)

@@ -1,7 +1,7 @@
-"""The statistics that LeRobot keeps of every feature, for each episode and for the whole data set.
+"""The statistics that LeRobot stores for every feature, for each episode and for the whole data set.
 
-They are min, max, mean, std, count and the quantiles q01 to q99. Statistics of images are per channel in [0, 1], shape
-(3, 1, 1), from a sample of pixels.
+They are min, max, mean, std, count and the quantiles q01 to q99. Statistics of images are per channel, in [0, 1] and of
+shape (3, 1, 1), and come from a sample of the pixels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FRAMES, _SIDE = 16, 112  # frames per episode, and pixels per side, that statis
 
 
 def vector_stats(values: Array) -> dict[str, list[Any]]:
-    """Return statistics over the rows of [N, *shape] that are finite; min and max keep the dtype."""
+    """Return statistics over those rows of [N, *shape] that are finite; min and max keep the dtype."""
     finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     values = values[finite] if finite.any() else np.zeros_like(values[:1])
     wide = values.astype(np.float64)
@@ -34,7 +34,7 @@ def vector_stats(values: Array) -> dict[str, list[Any]]:
 
 
 def sampled_steps(length: int) -> NDArray[np.int64]:
-    """Return the steps whose images enter statistics: all of a short episode, evenly spaced ones of a long episode."""
+    """Return the steps whose images enter statistics: all of a short episode, evenly spaced steps of a long one."""
     return np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).astype(np.int64))
 
 
@@ -46,7 +46,7 @@ class PixelCounts:
         self.counts = np.zeros((3, 256), dtype=np.int64)
 
     def add(self, frames: Array) -> None:
-        """Count the pixels of uint8 [N, H, W, 3]; in large images only every second, third ... pixel."""
+        """Count the pixels of images uint8 [N, H, W, 3]; in large images only every second, third ... pixel."""
         stride = max(1, min(frames.shape[1:3]) // _SIDE)
         self.frames += len(frames)
         for channel, counts in enumerate(self.counts):

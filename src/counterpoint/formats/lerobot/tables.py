@@ -1,7 +1,7 @@
 """Columns of LeRobot's parquet tables as arrays and images, and back.
 
-Tables are read one row group at a time. The last row groups and open files are kept up to a limit, however large the
-data set is.
+Tables are read one row group at a time. The row groups and files used last are kept up to a limit that does not depend
+on the size of the data set.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from counterpoint.formats.remote import opened, read_whole
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _PIECE = 256  # rows of a column that are read at a time
 UNITS = {"mm": np.uint16, "m": np.float32}
-"""The unit of distances -> the dtype of depth images in it."""
+"""Unit of distances -> dtype of depth images in that unit."""
 HINT = "copy or download the data set again"
 CHECKED = {"write_page_checksum": True}
-"""Options of every parquet file that is written: pages have checksums, which are compared on reading if they exist."""
+"""Options for writing parquet files: pages get checksums, which are verified on reading if they exist."""
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
@@ -42,7 +42,7 @@ def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
 
 
 def reading(path: Path, expected: str = "a whole parquet file") -> AbstractContextManager[None]:
-    """Turn every error on a damaged table or tree into `BadInputError`."""
+    """Turn every error that damaged content of a file causes into `BadInputError`."""
     return parsing(path, expected, HINT)
 
 
@@ -56,9 +56,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_cells(path: Path, column: str, rows: Sequence[int]) -> dict[int, object]:
-    """Return a column's value at some rows, by row; the column is read in pieces, since every row may repeat much.
+    """Return the values of a column at some rows, by row; it is read in pieces, since values may be large and repeated.
 
-    A missing file or column has no values.
+    If the file or the column is missing, the result is empty.
     """
     found: dict[int, object] = {}
     if not path.is_file():
@@ -74,7 +74,7 @@ def read_cells(path: Path, column: str, rows: Sequence[int]) -> dict[int, object
 
 
 def _check_sizes(path: Path, metadata: pq.FileMetaData, groups: Iterable[int], columns: int) -> None:
-    """Refuse row groups that claim more than can be read at once: a small page may claim much by repeating one value.
+    """Refuse row groups that claim more than can be read at once; a small page can claim much by repeating a value.
 
     Sizes of single columns would be exact, but pyarrow ends the process when it reads them from a damaged footer.
     """
@@ -122,7 +122,7 @@ class _Opened:
 
 
 def _own(key: FileKey) -> _Opened:
-    """Return a file that this thread itself has opened, since threads that share an open parquet file crash."""
+    """Return a file opened by this thread, because threads that share an open parquet file crash."""
     return _opened(key, threading.get_ident())
 
 
@@ -157,7 +157,7 @@ def as_column(values: Array) -> pa.Array:
 
 
 def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
-    """Return (nested) lists of numbers, all of the same length, as [T, n]: the reverse of `as_column`."""
+    """Return (nested) lists of numbers, all of the same length, as an array [T, n]: the reverse of `as_column`."""
     with reading(where, f"lists of numbers in {name!r}"):
         values = table[name].combine_chunks()
         while pa.types.is_nested(values.type):
@@ -197,9 +197,9 @@ def encoded(where: str, images: pa.ChunkedArray, found_at: Callable[[str], Path]
     """Return images as they are stored, each with its place for errors: the reverse of `as_png` and `as_depth`.
 
     Args:
-        where: The place of those that lie in the table.
+        where: The place, for errors, of images that the table itself holds.
         images: [T] structs with encoded bytes or a path, or texts that are paths.
-        found_at: Returns the file at a path, and refuses a path outside the data set's folder.
+        found_at: Function that returns the file at a path and refuses a path outside the data set's folder.
     """
     found: list[tuple[str | Path, bytes]] = []
     for entry in images.to_pylist():

@@ -1,6 +1,6 @@
-"""The words of LeRobot episodes: the task of each episode, and the segments that have tasks of their own.
+"""The words (texts of tasks) of LeRobot episodes: each episode's task, and the segments with tasks of their own.
 
-Records of words, and who writes them:
+The words are recorded in up to four places:
 
     tasks in the episode table    the tasks of the episode, in no particular order: LeRobot, all versions
     task_index of each row        a number in the table of tasks; it may change within an episode
@@ -9,7 +9,7 @@ Records of words, and who writes them:
                                   their timestamp on: LeRobot 0.5 and later
 
 Subtasks make segments if there are any; otherwise a change of `task_index` does. Rows that name a task which the
-episode table does not list contradict it.
+episode table does not list raise an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_cells, 
 
 _LANGUAGE, _STYLE = "language_persistent", "subtask"
 Words = tuple[str, tuple[Segment, ...]]
-"""The task of an episode, and its segments; no segments if the whole episode has that task."""
+"""The task of an episode, and its segments; without segments, the whole episode has that task."""
 
 
 def read_words(root: Path, info: Info, locations: Sequence[EpisodeLocation], *, rows: bool = False) -> list[Words]:
@@ -87,7 +87,7 @@ def task_table(root: Path, info: Info) -> dict[int, str]:
 
 
 def _numbered(path: Path, name: str) -> dict[int, str]:
-    """Return words by their number from a table whose index, in pandas, is the words."""
+    """Return words by their number, from a table that pandas wrote with the words as its index."""
     if not path.is_file():
         return {}
     with reading(path, f"{name}_index and {name}"):
@@ -98,14 +98,14 @@ def _numbered(path: Path, name: str) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class _Column:
-    """The numbers of tasks in the rows of a file [N], and the rows whose number differs from that of the row before."""
+    """The task number of each row of a file, [N], and the rows whose number differs from that of the row before."""
 
     numbers: Array
     changes: list[int]
 
 
 def _columns(path: Path, names: Sequence[str]) -> dict[str, _Column]:
-    """Return columns of whole numbers, as far as the file has them; a missing file is reported later."""
+    """Return the columns in `names` that a file has, as whole numbers; a missing file is reported later."""
     if not path.is_file():
         return {}
     table = read_table(path, names)
@@ -114,7 +114,7 @@ def _columns(path: Path, names: Sequence[str]) -> dict[str, _Column]:
 
 
 def _segments(at: EpisodeLocation, column: _Column | None, name: str, table: Mapping[int, str]) -> tuple[Segment, ...]:
-    """Return the runs of rows with the same words; negative numbers stand for no words."""
+    """Return the segments: runs of rows with the same words. A negative number means no words."""
     if column is None:
         return () if name != layout.TASK or at.task is None else ((0, _named(at, name, at.task, table)),)
     stop = min(at.row + at.length, len(column.numbers))
@@ -155,7 +155,7 @@ def _merged(parts: Any) -> Iterator[Segment]:
 
 
 def _contradiction(at: EpisodeLocation, segments: Sequence[Segment]) -> BadInputError | None:
-    """Return the error of rows whose words the episode table does not list."""
+    """Return the error for rows whose words the episode table does not list; `None` if there are none."""
     other = [words for _, words in segments if words not in at.tasks]
     if not other or not any(at.tasks):
         return None

@@ -1,7 +1,7 @@
 """Write a LeRobot v3.0 data set, which `lerobot` opens like any other.
 
-Episodes are appended to parquet files and, for each camera, to mp4 files; a file that has reached its size limit is
-followed by the next. All of it is built in a temporary folder next to the target and renamed when it is complete.
+Episodes are appended to parquet files and, for each camera, to mp4 files; a new file begins once a file has reached its
+size limit. The data set is built in a temporary folder next to the target and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _DataFiles:
         self.paths: list[Path] = []
 
     def append(self, rows: pa.Table) -> tuple[int, int]:
-        """Write an episode; return its chunk and file."""
+        """Write an episode; return the numbers of its chunk and file."""
         if self._writer is None:
             chunk, file = divmod(len(self.paths), self._chunk)
             path = self._folder / layout.DATA_PATH.format(chunk_index=chunk, file_index=file)
@@ -74,7 +74,7 @@ class _VideoTrack:
         return self._staging / f"episode-{episode:06d}.mp4"
 
     def append(self, part: Path, length: int) -> dict[str, Any]:
-        """Take an episode's file of `length` frames; return its location as columns of `meta/episodes`."""
+        """Add an episode's file of `length` frames; return its location as columns of `meta/episodes`."""
         chunk, file = divmod(self._file, self._chunk)
         start, end = self._frames / self._fps, (self._frames + length) / self._fps
         self._parts.append(part)
@@ -116,7 +116,7 @@ class _VideoTrack:
 
 
 def _write_tasks(path: Path, tasks: Mapping[str, int], name: str) -> None:
-    """Write the numbers of tasks or subtasks as pandas writes a frame whose index is named `name`."""
+    """Write the numbers of tasks or subtasks as pandas writes a data frame whose index, the texts, is named `name`."""
     index = f"{name}_index"
     table = pa.table({index: pa.array(tasks.values(), pa.int64()), name: pa.array(tasks, pa.string())})
     kinds = {index: ("int64", "int64"), name: ("unicode", "object")}
@@ -167,9 +167,9 @@ class LeRobotWriter:
         environment_dim: E, or `None` without a state of the surroundings.
         depth: (height, width) of each depth camera. Depth is kept losslessly in the parquet files: millimetres as PNG
             of 16 bits, metres as TIFF of float32.
-        columns: Further columns; one that is named as a column of an `Episode`, such as `action`, replaces it.
-        robot_type: The robot's name for readers.
-        info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
+        columns: Further columns by name; a column named like one of an `Episode`, such as `action`, replaces that one.
+        robot_type: The robot's name, for people who read the metadata.
+        info: Further notes (simulator, versions, seeds) as JSON values, stored under the key `counterpoint`.
         image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
         subtasks: Write `subtask_index` and `meta/subtasks.parquet`, for segments that do not make up the task.
         codec: The video codec.
@@ -234,7 +234,8 @@ class LeRobotWriter:
 
         Args:
             episode: An episode with frames of every camera that is not in `videos`.
-            videos: Files with the episode's T frames, already encoded, by camera name; copied, not encoded again.
+            videos: Already encoded files with the episode's T frames, by camera name; they are copied without
+                re-encoding.
             columns: Values [T, *shape] of the further columns that the writer was made for; texts as objects.
 
         Raises:
@@ -338,7 +339,7 @@ class LeRobotWriter:
             _expect(f"{where}, {part}", there, self._known[part], "known, as in episode 0")
 
     def _columns(self, episode: Episode) -> dict[str, Array]:
-        """Return the values [T, n] of each feature except images."""
+        """Return the values of each feature except images, [T, n]."""
         steps = np.arange(len(episode), dtype=np.int64)[:, None]
         success = None if episode.success is None else (steps == steps[-1]) & episode.success
         rewards = None if episode.rewards is None else episode.rewards[:, None]
@@ -356,7 +357,7 @@ class LeRobotWriter:
         return {name: column for name, column in columns.items() if column is not None}
 
     def _hub_metadata(self, columns: Mapping[str, Array]) -> dict[str, str]:
-        """Return the metadata by which the Hub's viewer and `datasets` show a struct of bytes as an image."""
+        """Return the metadata with which the Hub's viewer and `datasets` show a struct of bytes as an image."""
         features: dict[str, Any] = {_key(name): {"_type": "Image"} for name in (*self._images, *self._depth)}
         for name, values in columns.items():
             value: dict[str, Any] = {
@@ -394,7 +395,7 @@ class LeRobotWriter:
     def _stats(self) -> dict[str, Any]:
         """Return exact statistics of the whole data set; the columns are read back one after another.
 
-        Depth and texts have none.
+        Depth and texts have no statistics.
         """
         stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
         for name, entry in self._features().items():  # in the same order every time

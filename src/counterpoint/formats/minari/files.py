@@ -33,7 +33,7 @@ def import_minari() -> Any:
 
 
 def is_minari(path: str | Path) -> bool:
-    """Return whether this folder is a Minari data set."""
+    """Return whether a folder is a Minari data set."""
     try:
         metadata = json.loads(read_bytes(Path(path).expanduser() / "data" / "metadata.json"))
     except (ValueError, RecursionError):  # a `BadInputError` is a `ValueError`
@@ -54,7 +54,7 @@ def open_minari(source: str | Path) -> Any:
     minari = import_minari()
     folder = _find(minari, source)
     main = folder / "data" / _MAIN
-    if main.is_file():  # refuse a file that reads from another file, or claims data that it does not hold
+    if main.is_file():  # refuse a file that refers to another file, or claims data that it does not hold
         open_hdf5(main, "the HDF5 file of a Minari data set").close()
     with reading(folder):
         try:

@@ -1,8 +1,9 @@
 """Minari data sets as replay buffers: D4RL's mazes, gymnasium-robotics' tasks, and the output of `write_minari`.
 
-Two kinds are read: goal environments, whose observations are `observation`, `achieved_goal` and `desired_goal`, and
-flat vectors, whose whole states can serve as goals. Some environments, such as AntMaze, leave the achieved coordinates
-out of `observation`; the reader puts them in front, because an agent must know its location to reach a goal.
+Two kinds of data are read: those of goal environments, whose observations are `observation`, `achieved_goal` and
+`desired_goal`, and flat vectors, where whole states can serve as goals. Some environments, such as AntMaze, leave the
+achieved coordinates out of `observation`; the reader puts them in front, because an agent must know its location to
+reach a goal.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     Args:
         source: A data set's folder, or an id such as "D4RL/antmaze/umaze-v1", which is downloaded where it is not in
             the local root (`MINARI_DATASETS_PATH`).
-        goals: `coordinates` takes the goal coordinates that the environment separates, `state` takes whole states. The
-            commanded goal is the desired goal at the episode's start or, for whole states, the last state.
+        goals: `coordinates` takes the goal coordinates that the environment lists separately, `state` takes whole
+            states. The commanded goal is the desired goal at the episode's start or, for whole states, the last state.
 
     Raises:
         BadInputError: When the data set cannot be found, downloaded or read, its spaces are not those of a
@@ -53,13 +54,13 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
 
 
 def read_minari(source: str | Path, *, goals: Goals = "coordinates") -> Iterator[GoalEpisode]:
-    """Yield the episodes of a Minari data set, one by one; arguments and errors as those of `load_minari`."""
+    """Yield the episodes of a Minari data set, one by one; arguments and errors are those of `load_minari`."""
     data = open_minari(source)
     return _read(source, data, _form(source, data, goals))
 
 
 def episode_success(source: str | Path) -> NDArray[np.bool_]:
-    """Return whether each episode succeeded at any step, bool [E]; refuse data that do not say."""
+    """Return whether each episode succeeded at any step, bool [E]; refuse data that do not record success."""
     succeeded = []
     hint = "judge success by the distance of achieved and desired goals, or record the data with it"
     for number, raw in _raw_episodes(source, open_minari(source)):
@@ -71,15 +72,15 @@ def episode_success(source: str | Path) -> NDArray[np.bool_]:
 
 
 def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None = None) -> ReplayBuffer:
-    """Return states and actions of an `EpisodeStore`, such as a LeRobot data set, as a replay buffer.
+    """Return a replay buffer with the states and actions of an `EpisodeStore`, such as a LeRobot data set.
 
     An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states; the
     commanded goal is the episode's last state. Rewards are zero.
 
     Args:
         store: The data set.
-        bounds: The actions that become -1 and 1 (`ReplayBuffer.action_bounds`); by default the minimum and the maximum
-            of each dimension over these episodes.
+        bounds: The actions that are scaled to -1 and 1 (`ReplayBuffer.action_bounds`); by default the minimum and the
+            maximum of each dimension over these episodes.
 
     Raises:
         BadInputError: When the store has no state or no actions, or an episode has fewer than two steps.
@@ -106,7 +107,7 @@ def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None
 def describe_minari(path: Path) -> dict[str, str]:
     """Return the facts that `counterpoint data info` prints, as text keyed by their names.
 
-    Observations without goals (flat vectors) are read as training reads them with `data.goals = "state"`.
+    Observations without goals (flat vectors) are read in the same way as by training with `data.goals = "state"`.
     """
     note: dict[str, Any] = dict(open_minari(path).storage.metadata)
     found, whole_states = _episodes(path)
@@ -131,12 +132,12 @@ def describe_minari(path: Path) -> dict[str, str]:
 
 
 def vectors_of(path: Path) -> Iterator[tuple[Array, Array]]:
-    """Yield observations [T + 1, n] and actions [T, A] of each episode; arguments and errors as of `read_minari`."""
+    """Yield observations [T + 1, n] and actions [T, A] of each episode; errors are those of `read_minari`."""
     yield from ((episode.observations, episode.actions) for episode in _episodes(path)[0])
 
 
 def examine_minari(path: Path) -> list[BadInputError]:
-    """Return the first fault of a data set, which is read episode by episode; an empty list if there is none."""
+    """Return the first fault found while a data set is read episode by episode; an empty list if there is none."""
     try:
         deque(_episodes(path)[0], maxlen=0)
     except BadInputError as error:
@@ -145,22 +146,22 @@ def examine_minari(path: Path) -> list[BadInputError]:
 
 
 def _episodes(path: Path) -> tuple[Iterator[GoalEpisode], bool]:
-    """Return episodes with goal coordinates or, without these, whole states as goals; and True if goals are states."""
+    """Return the episodes, with goal coordinates or, without these, states as goals; and True if goals are states."""
     try:
         return read_minari(path), False
-    except BadInputError:  # any other fault is found with states too
+    except BadInputError:  # any other fault is also found when states are the goals
         return read_minari(path, goals="state"), True
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How the numbers of a data set are read."""
+    """The form of a data set, which decides how its numbers are read."""
 
     spaces: Spaces
     goals: Goals
     nested: bool  # observations are dictionaries
     prepend: bool  # achieved coordinates are not adjacent columns of the observation, so they go in front of it
-    bounds: Array | None  # float [2, A], the actions that become -1 and 1; `None` for discrete actions
+    bounds: Array | None  # float [2, A], the actions scaled to -1 and 1; `None` for discrete actions
     first: int = 0  # number of the first discrete action
 
 
@@ -238,7 +239,7 @@ def _single(values: object) -> Array:
 
 
 def _scaled(actions: Array, low: Array, high: Array) -> Array:
-    """Return actions of a box as actions in [-1, 1]; a dimension without extent becomes 0."""
+    """Scale the actions of a box to [-1, 1]; a dimension whose bounds are equal becomes 0."""
     if (low == -1).all() and (high == 1).all():
         return actions
     extent = np.where(high > low, high - low, 1).astype(np.float64)
@@ -247,7 +248,7 @@ def _scaled(actions: Array, low: Array, high: Array) -> Array:
 
 
 def _success(raw: Any) -> NDArray[np.bool_] | None:
-    """Return success after each transition, bool [T], if infos record it; Minari's first info belongs to the reset."""
+    """Return success after each transition, bool [T]; `None` if infos lack it. The first info belongs to the reset."""
     infos = raw.infos or {}
     said = next((infos[name] for name in _SUCCESS if name in infos), None)
     return None if said is None else as_numbers(said).astype(np.bool_).reshape(-1)[-len(raw.rewards) :]
@@ -264,7 +265,7 @@ def _fill(
     from counterpoint.data.replay import ReplayBuffer  # imported here, so that reading data imports no torch
 
     total = max(sum(lengths), 1)
-    mean = max(total // max(len(lengths), 1), 1)  # exactly enough rows for these episodes
+    mean = max(total // max(len(lengths), 1), 1)  # gives exactly enough rows for these episodes
     about: dict[str, Any] = {"goal_is_observation": states_are_goals, "action_bounds": bounds}
     buffer = ReplayBuffer(spaces, capacity=total, shortest=mean, **about)
     for number, episode in enumerate(episodes):

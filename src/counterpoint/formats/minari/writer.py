@@ -1,4 +1,4 @@
-"""Goal-reaching episodes as a Minari data set that `minari.load_dataset` opens."""
+"""Write goal-reaching episodes as a Minari data set that `minari.load_dataset` opens."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def write_minari(
             gymnasium's registry lacks this library's goal environments.
         description: A description of the contents, for readers.
         algorithm: Name of the policy that acted.
-        author: Name of the person who recorded it.
+        author: Name of the person who recorded the data.
         dataset_id: The data set's id; by default the folder's name, with `-v0` added if the name has no version.
-        discrete: The number of actions, where they are discrete.
+        discrete: The number of discrete actions; `None` if actions are continuous.
         about: Further notes for the metadata, as JSON values.
 
     Returns:
@@ -95,7 +95,7 @@ def write_minari(
 
 
 def _check_room(folder: Path, episodes: Sequence[GoalEpisode]) -> None:
-    """Refuse a disk that may be too small, since HDF5 crashes its process when a disk fills up."""
+    """Refuse a disk that may be too small, because HDF5 crashes the process when a disk is full."""
     arrays = sum(np.asarray(part).nbytes for one in episodes for part in (one.observations, one.achieved, one.actions))
     needed = 2 * arrays + 2**16 * len(episodes) + 2**20
     free = shutil.disk_usage(folder).free

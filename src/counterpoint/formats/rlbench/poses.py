@@ -1,13 +1,13 @@
 """Convert RLBench's poses to actions of seven numbers and states of fourteen, and back.
 
-ICon's Table 4 has actions of seven numbers, and states of fourteen: "arm joint positions, end-effector poses, and
-gripper status", 7 + 6 + 1. So a rotation is three numbers: a rotation vector, measured from the gripper pointing
-straight down, which is the pose around which the arm mostly works. (Measured from the world's axes, that pose is half a
-turn, where rotation vectors jump in sign.)
+Table 4 of the ICon paper has actions of seven numbers, and states of fourteen: "arm joint positions, end-effector
+poses, and gripper status", 7 + 6 + 1. So a rotation is three numbers: a rotation vector, measured from the gripper
+pointing straight down, since the arm mostly works close to this pose. (Measured from the world's axes, this pose is
+half a turn, where rotation vectors jump in sign.)
 
 Actions are scaled to about [-1, 1] by this library's own scale (the paper does not give its scale). For position, 0 is
-(0.25, 0, 1.25) m in the world and 1 is 0.75 m from there; for rotation, 1 is half a turn; for the gripper, 1 is open
-and -1 closed.
+(0.25, 0, 1.25) m in the world and 1 is a distance of 0.75 m from there; for rotation, 1 is half a turn; for the
+gripper, 1 is open and -1 closed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def from_action(action: Float[Numbers, "*lead 7"]) -> Float[NDArray[np.float64],
 def to_state(
     joints: Float[Numbers, "*lead 7"], pose: Float[Numbers, "*lead 7"], opened: Float[Numbers, "*lead"]
 ) -> Float[NDArray[np.float32], "*lead 14"]:
-    """Return joint angles (radians), gripper position (metres), rotation vector from straight down, and gripper."""
+    """Return joint angles (radians), gripper position (metres), rotation vector from straight down, gripper opening."""
     parts = [joints, pose[..., :3], rotation_vector(pose[..., 3:]), np.asarray(opened)[..., None]]
     return np.concatenate(parts, axis=-1).astype(np.float32)
 
@@ -72,7 +72,7 @@ def to_quaternion(vector: Float[Numbers, "*lead 3"]) -> Float[NDArray[np.float64
 
 
 def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Hamilton's product of quaternions x, y, z, w."""
+    """Return the Hamilton product of quaternions x, y, z, w."""
     u, a = left[..., :3], left[..., 3:]
     v, b = right[..., :3], right[..., 3:]
     vector = a * v + b * u + np.cross(u, v)

@@ -8,7 +8,8 @@
 
 or, with all variations mixed, `TASK/all_variations/episodes/episode0`, where each episode holds its descriptions.
 
-This reader is written from RLBench's sources and tested on files made after them, never on a recording of CoppeliaSim.
+This reader is written from RLBench's sources and tested on files generated in their format. It has never been tested on
+a recording of CoppeliaSim.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from counterpoint.formats.rlbench.poses import to_action, to_state
 ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
 """CoppeliaSim's numbers of the Panda's eight links, its hand and its two fingers in RLBench's scene.
 
-They are in the scene before any task is loaded, so they are the same in every episode. Users of the masks report this;
-it has not been verified for this library. `RLBenchTask.robot_handles` reads the numbers from a running simulator.
+These objects are in the scene before any task is loaded, so their numbers are the same in every episode. Users of the
+masks report this; it has not been verified for this library. `RLBenchTask.robot_handles` reads the numbers from a
+running simulator.
 """
 
 _DESCRIPTIONS = "variation_descriptions.pkl"
@@ -57,7 +59,7 @@ def _order(episode: Path) -> tuple[str, int, int]:
 
 @dataclass(frozen=True)
 class _Demo:
-    """An episode's folder, numbers (float32 [T, 7] and [T, 14]), cameras and instruction."""
+    """A demonstration: folder, actions and state (float32 [T, 7] and [T, 14]), cameras and instruction."""
 
     folder: Path
     actions: Array
@@ -81,9 +83,10 @@ class RLBenchStore(Reader):
     so each episode counts as a success.
 
     Args:
-        path: A folder of tasks, of one task's variations, of one variation, or of episodes.
+        path: The folder of several tasks, of one task, of one variation, or of episodes.
         robot_handles: Numbers of the robot's objects in the masks.
-        on_bad_row: Called for each episode that cannot be used and is left out; by default the first one raises.
+        on_bad_row: Called with the error of each episode that cannot be used and is left out; by default the first
+            error is raised.
 
     Raises:
         BadInputError: When an episode is damaged, lacks numbers or images, or has other cameras than the first.
@@ -105,7 +108,7 @@ class RLBenchStore(Reader):
         self.cameras = (*cameras, *(mask_camera(camera) for camera in cameras if self._shows_robot(camera)))
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]; masks are 255 on the robot and 0 off it."""
+        """Return the images, uint8 [N, H, W, 3]; masks are 255 on the robot and 0 off it."""
         mask = camera not in _CAMERAS
         folder = self._demos[episode].folder / (camera if mask else f"{camera}_rgb")
         paths = [folder / f"{step}.png" for step in steps]
@@ -140,7 +143,7 @@ def _read(folder: Path) -> _Demo:
 
 
 def _numbers(where: Path, steps: list[Any], name: str, size: int) -> Array:
-    """Return an attribute of all observations: float64 [T, size]."""
+    """Return an attribute of all observations as float64 [T, size]."""
     try:
         values = np.array([as_numbers(getattr(step, name, None)).ravel() for step in steps], np.float64)
     except ValueError:
@@ -152,7 +155,7 @@ def _numbers(where: Path, steps: list[Any], name: str, size: int) -> Array:
 
 
 def _cameras(folder: Path, steps: int) -> tuple[str, ...]:
-    """Return the cameras with an image of the first and of the last step."""
+    """Return the cameras that have an image of the first step and of the last step."""
     there = tuple(camera for camera in _CAMERAS if (folder / f"{camera}_rgb").is_dir())
     for path in (folder / f"{camera}_rgb" / f"{step}.png" for camera in there for step in (0, steps - 1)):
         require(path.is_file(), path.parent, f"no {path.name}", "one image of each observation", _HINT)

@@ -1,4 +1,4 @@
-"""The reader of RLDS data sets, which TensorFlow Datasets wrote: records are read by index, and checksums verified.
+"""The reader of RLDS data sets written by TensorFlow Datasets; records are read by index and checksums are verified.
 
 ::
 
@@ -49,7 +49,7 @@ _PLACES = ("steps/", OBSERVATION, "", "episode_metadata/")
 _NO_STATE = re.compile(r"embedding|image|depth|cloud")
 _STRINGS = ("string", "object")
 _FPS = 5.0  # BridgeData's rate; RLDS records none
-_LOOKED_AT = 8  # number of episodes whose first images show which cameras are empty
+_LOOKED_AT = 8  # number of episodes whose first images are examined for empty cameras
 _EXPECTED = "an episode with the features of features.json"
 _examples: LRUCache[Example] = LRUCache(limit=256 * 1024**2)
 
@@ -63,7 +63,7 @@ class Feature:
 
     Attributes:
         name: The feature's name in a record, such as `steps/observation/image`.
-        kind: `image`, `text`, `tensor`, or `other` for what is not read, such as tensors stored as bytes.
+        kind: `image`, `text`, `tensor`, or `other` for features that are not read, such as tensors stored as bytes.
         shape: Shape of one step's value; -1 where it varies.
         dtype: numpy's name of the feature's type.
     """
@@ -82,17 +82,17 @@ class Feature:
 
     @property
     def is_text(self) -> bool:
-        """True if a step has one text."""
+        """True if each step has one text."""
         return self.kind == "text" or (self.dtype in _STRINGS and self.size == 1)
 
     @property
     def is_column(self) -> bool:
-        """True if a step has one text, or numbers of one shape."""
+        """True if each step has one text, or numbers of a fixed shape."""
         return self.is_text or (self.kind == "tensor" and self.size > 0 and self.dtype in NUMBERS)
 
     @property
     def column(self) -> str:
-        """The feature's name as a column, where LeRobot allows no slash."""
+        """The feature's name as a column; slashes are replaced, since LeRobot allows none."""
         of_episode = "" if self.name.startswith(("episode", f"{STEPS}/")) else "episode."
         return of_episode + self.name.removeprefix(f"{STEPS}/").replace("/", ".")
 
@@ -107,11 +107,11 @@ class Layout:
         actions: Features that together are the action.
         state: Features that together are the state.
         reward: The reward of each step, or `None`.
-        instructions: The task in words, by the feature's name without its place: DROID's data have
+        instructions: The features with the task in words, by the last part of their names. DROID's data have
             `language_instruction`, `language_instruction_2` and `language_instruction_3`.
-        success: The record of success, or `None`.
+        success: The feature that records success, or `None`.
         depth: The feature of each depth camera.
-        columns: Features that are no camera and neither all of the action nor of the state nor the reward, by name.
+        columns: Features by name that are no camera, not the reward, and not by themselves the whole action or state.
         unread: Names of the features that are not read.
     """
 
@@ -136,7 +136,7 @@ class Shard:
 
 
 def read_splits(folder: Path) -> dict[str, tuple[Shard, ...]]:
-    """Return each split's shards, whether their files are there or not."""
+    """Return the shards of each split, whether their files exist or not."""
     path = folder / RLDS_INFO
     with parsing(path, _JSON):
         info = as_mapping(json.loads(read_bytes(path)))
@@ -169,7 +169,7 @@ def _shards(folder: Path, info: Mapping[str, Any], split: Mapping[str, Any], kin
 
 
 def read_layout(folder: Path) -> Layout:
-    """Choose an episode's parts among the features of `features.json`."""
+    """Choose the features in `features.json` from which the parts of an episode are read."""
     path = folder / RLDS_FEATURES
     with parsing(path, _JSON):
         features = {leaf.name: leaf for leaf in _leaves(json.loads(read_bytes(path)), "")}
@@ -207,14 +207,14 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _instructions(texts: dict[str, Feature]) -> dict[str, Feature]:
-    """Return the first known feature of an instruction, and after it those of the same name with a number."""
+    """Return the first known feature of an instruction, followed by features of the same name with a number."""
     first = next((f"{at}{name}" for name in _INSTRUCTIONS for at in _PLACES if f"{at}{name}" in texts), None)
     alike = [name for name in texts if first and re.fullmatch(rf"{re.escape(first)}(_\d+)?", name)]
     return {name.rpartition("/")[2]: texts[name] for name in sorted(alike, key=lambda name: (len(name), name))}
 
 
 def _cameras(features: dict[str, Feature]) -> dict[str, Feature]:
-    """Return the colour and grey images of an observation; cameras on the hand come last, after grey ones."""
+    """Return the colour and grey images of an observation: colour first, then grey, then cameras on the hand."""
     images = {}
     for name, leaf in features.items():
         seen = name.startswith(OBSERVATION) and leaf.kind == "image" and leaf.dtype == "uint8"
@@ -267,16 +267,16 @@ def missing_split(name: str, shards: tuple[Shard, ...]) -> BadInputError:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """An episode's place, and its contents without the images."""
+    """The place of an episode, and its contents without the images."""
 
     path: Path
     where: str
     offset: int
     size: int
     length: int
-    texts: tuple[str, ...]  # of each instruction of the layout
+    texts: tuple[str, ...]  # the text of each instruction in the layout
     success: bool | None
-    reward: float | None  # the highest
+    reward: float | None  # the highest reward
 
 
 class RldsStore(Reader):
@@ -290,13 +290,14 @@ class RldsStore(Reader):
       single colour in each of eight episodes, spread over the data, is an empty slot and left out.
     - An action in several parts is joined in the alphabetical order of the parts' names. The state is
       `observation/state`, or else all vectors of floats in `observation` except embeddings.
-    - The instruction is `language_instruction` or `natural_language_instruction`, of the step, the observation or the
-      episode; if it changes within an episode, the first one that is not empty. Further ones with a number, as DROID's
-      `language_instruction_2`, are kept under their names in `instructions`; the episode has the first that is not
-      empty.
+    - The instruction is `language_instruction` or `natural_language_instruction` of the step, the observation or the
+      episode. If it changes within an episode, the first text that is not empty is used. Numbered instructions, such
+      as DROID's `language_instruction_2`, are kept under their names in `instructions`; an episode's
+      instruction is the first of all these that is not empty.
     - Success is the feature `success` if the data have it. Otherwise an episode in which a reward reaches 1 is a
       success, and the others are failures. If no reward in the data reaches 1, success is unknown.
-    - All other numbers of a fixed shape, and all texts, are in `columns`; those of a whole episode are repeated.
+    - All other numbers of a fixed shape, and all texts, are in `columns`; values of a whole episode are repeated for
+      each step.
     - RLDS has no frame rate: 5 frames a second, BridgeData's rate, are assumed.
 
     Args:
@@ -363,11 +364,11 @@ class RldsStore(Reader):
         yield from self.missing
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return uint8 [N, H, W, 3]."""
+        """Return the images, uint8 [N, H, W, 3]."""
         return self._decoded(episode, steps, self._layout.cameras[camera].name, decode_image)
 
     def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
-        """Return distances [N, H, W] in millimetres, uint16."""
+        """Return the distances in millimetres, uint16 [N, H, W]."""
         return self._decoded(episode, steps, self._layout.depth[camera].name, decode_depth)
 
     def recorded(self, episode: int, name: str) -> Array:
@@ -385,7 +386,7 @@ class RldsStore(Reader):
             return np.repeat(rows, length, axis=0) if once else rows
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions, state or rewards as the file has them."""
+        """Return the actions, the state or the rewards as recorded; `None` if the data lack them."""
         layout, length = self._layout, self.episodes[episode].length
         rewards = () if layout.reward is None else (layout.reward,)
         features = {"actions": layout.actions, "state": layout.state, "rewards": rewards}.get(name, ())
@@ -438,7 +439,7 @@ class RldsStore(Reader):
             )  # fmt: skip
 
     def _look(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the cameras that show something and the empty ones, judged by the first images of some episodes."""
+        """Return the cameras that show something and the empty cameras, judging by first images of some episodes."""
         some = np.unique(np.linspace(0, len(self._records) - 1, _LOOKED_AT).astype(int)) if self._records else ()
 
         def shows(camera: str, episode: int) -> bool:

@@ -1,4 +1,4 @@
-"""TFRecord files and the `tf.train.Example` messages in them.
+"""Read TFRecord files and the `tf.train.Example` messages in them.
 
 A file is a sequence of records, each of which holds a serialised message::
 
@@ -7,8 +7,8 @@ A file is a sequence of records, each of which holds a serialised message::
     bytes    data
     uint32   masked CRC-32C of the data
 
-Only the parts of a message that are asked for are decoded, and a walk through a mapped file reads no image. So indexing
-a large data set takes a small part of the time of reading it.
+Only the requested parts of a message are decoded, and a walk through a memory-mapped file reads no image. Indexing a
+large data set therefore takes a small part of the time of reading it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from counterpoint.errors import import_extra, require
 from counterpoint.formats.boundary import parsing
 
 HINT = "download this file again"
-_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # the fields of tf.train.Feature, one of which is set
+_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # the field numbers of tf.train.Feature, of which one is set
 
 Example = dict[str, memoryview]
 """Name of a feature -> its encoded `tf.train.Feature`."""
@@ -37,7 +37,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def record_spans(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the offset and the length of each record's data; only lengths are read and checked against their checksums.
+    """Yield the offset and length of each record's data; only the lengths are read and compared with their checksums.
 
     Raises:
         BadInputError: A length is damaged or reaches beyond the end of the file.
@@ -60,7 +60,7 @@ def record_spans(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def read_record(path: Path, where: str, offset: int, length: int) -> bytes:
-    """Return a record's data, after its checksum is verified."""
+    """Return the data of a record, after verifying their checksum."""
     with parsing(where, "the file as it was when it was opened", HINT), path.open("rb") as file:
         file.seek(offset)
         data = file.read(length)
@@ -70,10 +70,10 @@ def read_record(path: Path, where: str, offset: int, length: int) -> bytes:
 
 
 def parse_example(data: memoryview) -> Example:
-    """Return the features of a serialised `tf.train.Example`; nothing in them is decoded.
+    """Return the features of a serialised `tf.train.Example`, still encoded.
 
     Raises:
-        ValueError: The bytes are another message, or damaged.
+        ValueError: The bytes are a message of another type, or damaged.
     """
     example: Example = {}
     for features in _repeated(data, 1):
@@ -87,7 +87,7 @@ def values_of(feature: memoryview) -> list[memoryview] | Array:
     """Return the values of an encoded `tf.train.Feature`: byte strings, float32 [n] or int64 [n].
 
     Raises:
-        ValueError: The bytes are another message, or damaged.
+        ValueError: The bytes are a message of another type, or damaged.
     """
     kind, content = next(iter(_fields(feature)), (_BYTES, memoryview(b"")))
     parts = list(_repeated(content, 1))
@@ -106,7 +106,7 @@ def _repeated(data: memoryview, wanted: int) -> Iterator[memoryview]:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of each field of a protobuf message (protobuf.dev/programming-guides/encoding)."""
+    """Yield the number and content of each field of a protobuf message (protobuf.dev/programming-guides/encoding)."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)
