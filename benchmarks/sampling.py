@@ -147,7 +147,7 @@ class Checkout:
     """A process that imports one checkout."""
 
     def __init__(self, root: Path) -> None:
-        # What is freed stays in the process: otherwise a ratio hangs on which of the two asks the system for pages.
+        # Freed memory stays in the process; otherwise a ratio depends on which of the two gets pages from the system.
         kept = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
         env = dict(os.environ, PYTHONPATH=str(root / "src"), OMP_NUM_THREADS="1", **kept)
         pipe = subprocess.PIPE
@@ -183,7 +183,7 @@ def main() -> None:
         return
     here = Path(__file__).parents[1]
     pairs: dict[str, list[tuple[float, float]]] = {}
-    # The process that starts first may get slower memory, as a checkout against itself shows: each starts first once.
+    # The process that starts first may get slower memory, so each checkout starts first once.
     for first in (True, False):
         starts = [here, arguments.against or here][:: 1 if first else -1]
         own, other = [Checkout(root) for root in starts][:: 1 if first else -1]

@@ -82,7 +82,7 @@ def settle(loss: Loss, ends: Tensor, start: Tensor, times: Tensor, steps: int) -
     for _ in range(steps):
         optimizer.zero_grad()
         frames = torch.cat([ends[:, :1], inside, ends[:, 1:]], 1)
-        # Videos do not meet in the loss; the sum gives each the step it would take alone.
+        # The loss does not combine videos, so the sum gives each video the same step as if it were the only one.
         torch.autograd.backward(loss(frames, times) * len(times))
         optimizer.step()
         schedule.step()

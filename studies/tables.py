@@ -401,7 +401,7 @@ def table(name: str) -> str:
     if not colon:
         return TABLES[name]()
     result = json.loads((BENCHMARKS / f"{file}.json").read_text())
-    if own not in result["tables"]:  # the median of some rounds, with the least and the greatest
+    if own not in result["tables"]:  # the median of some rounds, with minimum and maximum
         return markdown(["name", "value"], [[own, estimate({**result[own], "value": result[own]["median"]}, 1)]])
     return markdown(result["tables"][own]["head"], result["tables"][own]["rows"])
 

@@ -87,9 +87,9 @@ class ProgressBar:
             parts.append(_rate(counted / max(1e-9, spent), self._unit))
         if self._done < self._total:
             left = (self._total - self._done) * spent / max(1, counted) - since
-            parts.append(f"{_duration(max(0.0, left))} left" if counted > 0 else f"{_duration(since)} so far")
+            parts.append(f"{duration(max(0.0, left))} left" if counted > 0 else f"{duration(since)} so far")
         elif counted > 0:
-            parts.append(f"in {_duration(spent)}")
+            parts.append(f"in {duration(spent)}")
         return ", ".join(parts)
 
     def _drawing(self) -> Table:
@@ -114,7 +114,7 @@ class ProgressBar:
         known = counted >= _TRIED_UNITS or spent >= _TRIED_SECONDS
         if self._shorten and known and left * spent > LONG * counted:
             pace = f"{left} {self._unit} at {_rate(counted / spent, self._unit)}"
-            text = f"{self._title} will take {_duration(left * spent / counted)}: {pace}"
+            text = f"{self._title} will take {duration(left * spent / counted)}: {pace}"
             self.console.print(Text(f"{text}; {self._shorten} makes it shorter"), soft_wrap=True)
             self._shorten = ""
 
@@ -124,7 +124,7 @@ def _rate(rate: float, unit: str) -> str:
     return f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s/{unit.split()[-1].removesuffix('s')}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time in words: `45 s`, `12 min 5 s`, `13 h 52 min`."""
     whole = round(seconds)
     if whole < 60:

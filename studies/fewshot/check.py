@@ -76,7 +76,7 @@ def _libero_task(task: str) -> str:
         if which.isdecimal() and int(which) < LIBERO_TASKS[suite]:
             return f"{suite}/{int(which)}"
         if re.fullmatch(r"[A-Za-z]\w*", which) and suite != "libero_10":
-            return task  # the other suites' names are known to LIBERO alone
+            return task  # only LIBERO knows the names of its other suites
     hint = f"suites are {', '.join(LIBERO_TASKS)}; numbers begin with 0"
     raise BadInputError("data", f"task {task!r}", "SUITE/NUMBER or SUITE/NAME, such as libero_10/0", hint)
 

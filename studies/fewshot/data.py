@@ -128,7 +128,7 @@ def start_simulations(config: FewshotConfig) -> None:
         task_instruction(config, task)
     data = config.data
     if data.suite == "dmc" and config.used_pretrainings and data.pretraining_path is None:
-        for task in data.pretraining_tasks:  # their models have cameras of their own
+        for task in data.pretraining_tasks:  # each task's model has its own cameras
             make_env(f"dmc/{task}", size=config.encoder.size, cameras=data.camera).close()
 
 

@@ -46,7 +46,7 @@ def fewshot_study(config: FewshotConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run resumes.
+        out: A folder for only this study; an interrupted run resumes.
 
     Returns:
         The content of `fewshot.json`.

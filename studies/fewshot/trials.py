@@ -137,7 +137,7 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
         def evaluate(step: int, exports: Mapping[str, nn.Module]) -> None:
             policy = exports["policy"]
             assert isinstance(policy, ClonedPolicy)
-            results = rollout(policy, envs, seeds, stop_at_success=data.suite != "dmc")  # which has rewards alone
+            results = rollout(policy, envs, seeds, stop_at_success=data.suite != "dmc")  # dm_control has only rewards
             curve.append({"step": step, **_columns(results)})
 
         # Evaluations before an interruption are lost, so that an interrupted trial begins again.

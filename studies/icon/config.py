@@ -138,7 +138,7 @@ class ComparisonConfig(FrozenConfig):
         minutes: Time of a training: every method takes the number of gradient steps that the slowest method takes in
             this time. Without it, `training` determines the steps.
         processes: Number of policies that are trained in parallel.
-        notes: Notes beside the tables.
+        notes: Notes that follow the tables.
     """
 
     title: str = "diffusion policies with and without ICon"

@@ -85,9 +85,9 @@ def look_inside(
         seed: Random seed of the probes' tokens.
 
     Returns:
-        `share` and `area` (one number a held-out episode; `None` where the robot fills all of its frames or nothing),
-        `separability` (one a block, balanced accuracy), `positions` (that of positions alone), and the `attention`
-        [images, P] of frames `evenly_spread` over the held-out ones.
+        `share` and `area`, one number per held-out episode (`None` if the robot fills all of its frames or nothing);
+        `separability`, one balanced accuracy per block; `positions`, the balanced accuracy of only positions; and
+        `attention`, [images, P], of frames `evenly_spread` over the held-out frames.
     """
     one = _of_camera(encoder, place)
     (vit,) = one.vits
@@ -149,7 +149,7 @@ def _tokens(encoder: ObservationEncoder, views: Views) -> list[NDArray[np.float3
     batches: list[tuple[Tensor, ...]] = []
     try:
         for frames in _batches(encoder, views):
-            with torch.enable_grad():  # a tap keeps nothing without; no parameter asks for a gradient
+            with torch.enable_grad():  # without it, a tap keeps nothing; no parameter requires a gradient
                 encoder(frames)
             batches.append(tuple(layer.float().cpu() for layer in tap.take()))
     finally:

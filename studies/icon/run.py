@@ -30,7 +30,7 @@ def icon_study(config: ComparisonConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run resumes.
+        out: A folder for only this study; an interrupted run resumes.
 
     Returns:
         The content of `icon.json`.

@@ -163,7 +163,7 @@ def _mean(runs: Sequence[Float[Array, " episodes"]], low: float = 0.0) -> Tree:
     """Return a mean over seeds of means over episodes, with intervals over seeds and episodes within [low, 1].
 
     Args:
-        runs: One array per seed, one value an episode, the same episodes for all; nan where it is not defined.
+        runs: One array per seed, with one value per episode, the same episodes for all; nan if it is not defined.
         low: Smallest possible value: 0 for shares, -1 for their differences.
     """
     by_seed = np.array([np.nanmean(run) for run in runs])

@@ -18,7 +18,7 @@ def page(result: Tree, figures: Mapping[str, Path]) -> str:
 
     Args:
         result: The content of `icon.json`.
-        figures: Files beside the page, by name.
+        figures: Files in the page's folder, by name.
     """
     config, maps = result["config"], [name for name in figures if name.startswith("maps:")]
 

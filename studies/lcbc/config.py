@@ -33,11 +33,11 @@ class Videos(FrozenConfig):
     """The videos that encoders are pretrained on.
 
     Attributes:
-        tasks: `SUITE/TASK`. Meta-World's must be others than those of cloning; the kitchen's are play, episodes that
-            begin where another task's expert has ended.
+        tasks: Tasks as `SUITE/TASK`. Meta-World's must differ from the tasks of cloning. The kitchen's videos are play:
+            an episode begins in the state in which another task's expert has ended.
         episodes: Number of episodes per task.
         noise: Standard deviation of Gaussian noise on the experts' actions.
-        steps: Most actions of an episode.
+        steps: Maximum number of actions of an episode.
         seed: Random seed of the scenes.
     """
 

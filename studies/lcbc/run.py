@@ -24,7 +24,7 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run resumes.
+        out: A folder for only this study; an interrupted run resumes.
 
     Raises:
         BadInputError: If the folder holds another study, a setting is unknown, or there is no such task.

@@ -152,8 +152,8 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
     """Clone a policy and roll it out in all its tasks at every evaluation.
 
     Returns:
-        `scenes`, the seeds of every task's episodes; `curve`, one entry an evaluation: `step`, and `success` of every
-        task, episode by episode; `words`: task -> kind of wording -> wording -> success of the last policy.
+        `scenes`, the seeds of every task's episodes; `curve`, one entry per evaluation with `step` and every task's
+        `success`, episode by episode; `words`, the last policy's success by task, kind of wording and wording.
     """
     recipe = cloning_recipe(config, trial, _checkpoint(config, out, trial.encoder, trial.seed))
     folder = out / "policies" / trial.name

@@ -8,9 +8,9 @@ biased table to which it converges.
 
 **How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve of
 error against data, interpolated linearly on logarithmic axes, first reaches this error at some n; the ratio is
-n_max / n. If the baseline's last error is below TD InfoNCE's, the two are exchanged and the ratio is n / n_max, below
-1. The ratio is computed for each seed, and seeds are summarised on the logarithmic scale. If a curve begins below the
-given error, n is at most n_min, and the ratio is only a bound.
+n_max / n. If the baseline's last error is below TD InfoNCE's, the two are exchanged and the ratio is n / n_max < 1. The
+ratio is computed for each seed, and seeds are summarised on the logarithmic scale. If a curve begins below the given
+error, n is at most n_min, and the ratio is only a bound.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _study(result: Tree) -> Any:
 
 
 def _companions(result: Tree) -> Any:
-    """Plot the effects of the length of episodes and of a decaying step size."""
+    """Plot the effects of cutting data into episodes and of a decaying step size."""
     figure, axes = panels(2, 2, 9.2, 7.3, sharex=True, sharey=True)
     for row, cut in zip(axes, CUTS, strict=True):
         for axis, schedule in zip(row, ("decayed", "constant"), strict=True):

@@ -83,7 +83,7 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run resumes.
+        out: A folder for only this study; an interrupted run resumes.
 
     Returns:
         The content of `occupancy.json`.

@@ -332,7 +332,7 @@ def joined(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos) -> F
 
 
 def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
-    """Return how rewards change with the words (AcTOL, section 5.6), as values and as shares of Theorem 4.4's bound."""
+    """Return how rewards change with the words (AcTOL, section 5.6), and the used share of Theorem 4.4's bound."""
     targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
     for video, own in zip(embedded.videos, embedded.own, strict=True):
         curves, gains = reader.curves(video, targets), reader.gains(video, targets, [(0, len(video) - 1)])

@@ -51,7 +51,7 @@ def stitching_study(config: StitchingConfig, out: Path) -> Tree:
 
     Args:
         config: The configuration.
-        out: A folder for this study alone; an interrupted run resumes.
+        out: A folder for only this study; an interrupted run resumes.
 
     Returns:
         The content of `stitching.json`.

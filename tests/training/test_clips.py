@@ -20,6 +20,7 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.data.views import CamerasApart, SubsetStore
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.training import clips
 from counterpoint.training.clips import DataConfig, open_clips, prepared_clips
 from counterpoint.training.plan import Given
 from counterpoint.training.recipe import load_recipe
@@ -50,6 +51,14 @@ def episodes(count: int, instructions: Sequence[str], cameras: Sequence[str] = (
         frames = {camera: rng.integers(0, 256, (T, 32, 40, 3), dtype=np.uint8) for camera in cameras}
         made.append(Episode(frames, instructions[number % len(instructions)], np.arange(T) / 5))
     return MemoryStore(made)
+
+
+FROM_SCRATCH: dict[str, Any] = {
+    "encoder.image": "convnet",
+    "encoder.image_model": "",
+    "encoder.freeze_image": False,
+    "encoder.dropout": 0.0,
+}
 
 
 def trained(recipe: str, data: Any, out: Path, **changes: Any) -> Any:
@@ -93,15 +102,38 @@ def test_judges_learn_from_the_other_videos_and_the_model_from_all(recipe: str, 
         torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
 
 
+def test_one_judge_is_trained_where_all_would_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clips, "LONG", 1e-4)
+    store, out = episodes(8, ["open the box", "close the box"]), tmp_path / "run"
+    trained("decisionnce_p-videos", store, out, **{"data.folds": 4})
+    config = json.loads((out / "config.json").read_text())
+    assert [len(part) for part in config["judged"]] == [2]
+    assert [path.name for path in (out / "judges").iterdir()] == ["0"]
+    assert "Only 2 of 8 videos are judged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "judges", "said"),
+    [
+        ({}, 5, ""),
+        ({"train.steps": 60000}, 1, "5 judges would take about 125 minutes on two cores"),
+        (FROM_SCRATCH, 1, "several trainings of the whole backbone"),
+    ],
+)
+def test_the_number_of_judges_follows_from_their_time(
+    changes: dict[str, Any], judges: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = episodes(10, ["open the box", "close the box"])
+    recipe = load_recipe("decisionnce_p-videos", changes)
+    assert len(recipe.judges(Given((store,)))) == judges
+    assert said in capsys.readouterr().out
+
+
 def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> None:
     data = write_videos(tmp_path / "data", count=4)
-    networks = {"encoder.image": "convnet", "encoder.image_model": "", "encoder.freeze_image": False}
-    changes: Any = networks | {
-        "encoder.dropout": 0.0,
-        "objective.augment": True,
-        "data.size": 32,
-        "data.fit": "shorter",
-    }
+    changes = FROM_SCRATCH | {"objective.augment": True, "data.size": 32, "data.fit": "shorter"}
     found = {}
     for decode in ("once", "always"):
         run = trained("decisionnce_t-videos", data, tmp_path / decode, **changes, **{"data.decode": decode})

@@ -1,6 +1,6 @@
 """Every number that the bench of rewards returns, defined once: title, formula, chance level and better direction.
 
-The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from here.
+The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from this module.
 `docs/methods/metrics.md` repeats this table and adds the limits of each number; a test checks that both agree.
 """
 

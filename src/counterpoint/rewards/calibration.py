@@ -30,8 +30,8 @@ CALIBRATED: dict[RewardForm, tuple[RewardForm, ...]] = {
     "similarity": ("potential", "transition"),
     "transition": ("transition", "potential"),
 }
-"""For a form that an encoder was trained for, two forms: the one with the smaller error is calibrated. Any other form
-is calibrated itself."""
+"""For three forms that an encoder may be trained for, two candidates each: the candidate with the smaller error is
+calibrated. Any other form is calibrated itself."""
 EPISODES, HELD_OUT, FRAMES = 100, 50, 32
 """Maximum number of training episodes, of validation episodes, and of embedded frames per episode."""
 FITTED = 10
@@ -68,7 +68,7 @@ class _Watched:
 
 @dataclass(frozen=True)
 class _Judged:
-    """Episodes, the reward that judges them, and episodes that this reward learned from."""
+    """Episodes, the reward that scores them, and the training episodes of this reward."""
 
     model: RewardModel
     episodes: list[_Watched]

@@ -85,6 +85,7 @@ class Labelling:
         goal: A goal image that replaces the instructions.
         device: The device that computes.
         batch_size: Number of frames encoded at once; by default a number that suits the model.
+        dialect: Dialect of HDF5 files, if the files do not identify it.
         segments: `task` to label each segment of an episode separately; `episode` to label whole episodes.
     """
 
@@ -195,7 +196,7 @@ def label(
 
 
 def _target(data: Path, model: str, out: Path | None, feature: str | None, overwrite: bool) -> Path:
-    """Return the file or folder to write; refuse one that exists."""
+    """Return the file or folder to write; raise an error if it exists, unless it may be overwritten."""
     kind = recognise(data)
     if feature is not None:
         found, hint = f"a {kind.title} data set", f"convert it first: counterpoint data convert {data} OUT"

@@ -40,7 +40,7 @@ def given_instructions(
     """Return the instruction of each of N videos.
 
     Args:
-        own: The videos' own instructions; empty where a video has none.
+        own: The videos' own instructions; an empty text if a video has none.
         names: The videos' names, for messages.
         instruction: One instruction for all videos, overriding their own.
         text_file: A file with one instruction per line, one line per video, overriding the videos' own.

@@ -32,6 +32,11 @@ from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfi
 from counterpoint.training.plan import Given
 from counterpoint.training.run import Run
 
+LONG = 30.0
+"""Minutes on two cores; if the trainings of all judges would take longer, only the first part has a judge."""
+HEAD_STEPS = 40.0 * 60
+"""Updates of a frozen backbone's heads per minute on two cores, at a batch size of 32."""
+
 
 class DataConfig(SplitsConfig):
     """The episodes, their cameras and frame size.
@@ -141,7 +146,7 @@ class ClipsRecipe(PretrainingRecipe):
             if own and isinstance(held_out, SubsetStore) and given.validation is None:
                 return {"held_out": list(held_out.indices)}
             if self.data.folds and held_out is None and isinstance(train, SubsetStore):
-                judged = _folds(train.whole, train.indices, self.data)
+                judged = self._with_judge(_folds(train.whole, train.indices, self.data))
                 return {"judged": judged} if judged else {}
             return {}
 
@@ -160,8 +165,27 @@ class ClipsRecipe(PretrainingRecipe):
 
     def judges(self, given: Given) -> Sequence[Self]:
         """Return the recipes of the judges, one for each part of the data."""
-        data = [self.data.model_copy(update={"fold": number}) for number in range(len(self._parts(given)))]
+        parts = self._parts(given)
+        judged = self._with_judge(parts)
+        if len(judged) < len(parts):
+            print(
+                f"Only {len(judged[0])} of {sum(map(len, parts))} videos are judged by a model that has not seen them: "
+                f"{len(parts)} judges would take {self._judging(len(parts))}",
+                flush=True,
+            )
+        data = [self.data.model_copy(update={"fold": number}) for number in range(len(judged))]
         return [self.model_copy(update={"data": one}) for one in data]
+
+    def _judging(self, judges: int) -> str:
+        """Return how long the trainings of so many judges take, for a message; "" if at most `LONG` minutes."""
+        if not self.encoder.freeze_image:
+            return "several trainings of the whole backbone"
+        minutes = judges * (self.train.steps or 0) * self.train.batch_size / 32 / HEAD_STEPS
+        return f"about {minutes:.0f} minutes on two cores" if minutes > LONG else ""
+
+    def _with_judge(self, parts: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Return the parts that get a judge: all of them, or one if the judges' trainings would take too long."""
+        return parts[:1] if parts and self._judging(len(parts)) else parts
 
     def finish(
         self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None, run: Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require_extras
 from counterpoint.files import read_object
 from counterpoint.flags import Device, Environment, PythonOnly, Typed
+from counterpoint.progress import duration
 from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.fit import fit
 from counterpoint.training.plan import Data, Given, Recipe
@@ -106,12 +108,17 @@ def train(
 
 def _train_judges(judges: Sequence[Recipe], run: Run, data: Data | Sequence[Data] | None, **others: Any) -> None:
     """Train the judge of each part of the data; judges that are already trained are left as they are."""
+    seconds: list[float] = []
     for number, judge in enumerate(judges):
         folder = run.judge(number)
         if not _is_trained(folder, judge):
+            left = (len(judges) + 1 - number) * seconds[-1] if seconds else 0.0
             if run.main:
-                print(f"Training judge {number + 1} of {len(judges)}; the model itself comes last", flush=True)
+                said = f"; {duration(left)} left" if left else ""
+                print(f"Training judge {number + 1} of {len(judges)}, and the model last{said}", flush=True)
+            started = time.monotonic()
             train(judge, data, folder, **others)
+            seconds.append(time.monotonic() - started)
         meet(f"judge {number}")
 
 
