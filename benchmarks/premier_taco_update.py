@@ -234,8 +234,8 @@ def compare(rows: int, rounds: int) -> dict[str, Any]:
     head = [
         "update, one thread",
         "ms",
-        "plain over it",
-        "of it, processor ms: shift",
+        "speed-up over plain",
+        "processor ms: shift",
         "anchor",
         "targets",
         "heads, loss",

@@ -339,7 +339,7 @@ def success_table(found: Tree) -> str:
 
 def labels_table(found: Tree) -> str:
     """Return the table of the demonstrations' labels."""
-    head = ["task", "outcome told right", *(f"last progress, {kind}" for kind in ("succeeds", *KINDS))]
+    head = ["task", "outcomes classified correctly", *(f"last progress, {kind}" for kind in ("succeeds", *KINDS))]
     rows = [
         [task, estimate(one["detected"], share=True), *(estimate(each) for each in one["final_progress"].values())]
         for task, one in found["labels"].items()

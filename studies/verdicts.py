@@ -130,7 +130,7 @@ def table(claims: Sequence[Claim]) -> str:
         if ran is not None and not ran.passed:
             word += ": the gate was not passed"
         elif found.smallest is not None:
-            word += f": could have seen {show(found.smallest).lstrip('+')}"
+            word += f"; detectable effect {show(found.smallest).lstrip('+')}"
         if found.verdict == "not testable here":
             word += f": {claim.reason}"
         gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")

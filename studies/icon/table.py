@@ -103,7 +103,7 @@ def stability(result: Tree) -> str:
             numbers = [estimate(one[key]) for key in keys]
             rows.append([task, method, seeds(means), *numbers, f"{one['conditions']}"])
     head = ["task", "method", "success at each checkpoint, mean of seeds"]
-    more = ["at the least validation error"] if validated else []
+    more = ["at the smallest validation error"] if validated else []
     return markdown([*head, "maximum", "mean of the best", "drop", *more, "conditions"], rows)
 
 

@@ -127,7 +127,7 @@ def bound(name: str) -> str:
                 for key in ("within_bound", "share_of_bound", "mean_share_of_bound")
             }
             lines.append([row, *(number(value) for value in means.values())])
-    return markdown(["method", "within the bound", "greatest change / bound", "mean change / bound"], lines)
+    return markdown(["method", "within the bound", "largest change / bound", "mean change / bound"], lines)
 
 
 def first_frames(name: str) -> str:
