@@ -18,11 +18,11 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from filelock import FileLock
 from fsspec.spec import AbstractBufferedFile
 
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import cache_root, write_atomically
+from counterpoint.folder import lock
 from counterpoint.formats.boundary import parsing, read_bytes, require_size
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object turns two slashes into one
@@ -150,7 +150,7 @@ def _mirrored(url: str, root: Path) -> Path:
     folder = (root / "remote" / name).resolve()
     files = {place.rpartition("/")[2] if alone else key.removeprefix(f"{place}/"): one for key, one in found.items()}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{name}.lock")):
+    with lock(folder.with_name(f"{name}.lock"), "copies", wait=True):
         if alone:
             url = url.rpartition("/")[0]
         write_atomically(folder / _ABOUT, json.dumps({"url": url}))
