@@ -136,6 +136,17 @@ def test_a_bad_argument_is_one_line_that_names_the_key(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_bad_argument_is_the_same_line_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal, tyro colours its messages."""
+    monkeypatch.setattr("tyro._fmtlib._FORCE_ANSI", True)
+    with pytest.raises(SystemExit):
+        main(["collect", "pointmaze", "--maze", "UMazes", "--out", "o"])
+    told = "--maze: found 'UMazes'; expected 'UMaze', 'Open', 'Medium', 'Large'. Hint: did you mean 'UMaze'?"
+    assert capsys.readouterr().err == f"counterpoint: {told}\n"
+
+
 @pytest.mark.parametrize(
     "arguments", [["train", "decisionnce_t-demo", "--data", "d"], ["convert", "actol", "file"], ["evaluate"], ["data"]]
 )
@@ -246,6 +257,9 @@ def test_warnings_of_libraries_stay_off_the_terminal(
 ) -> None:
     def noisy(**arguments: object) -> None:
         warnings.warn("nearly constant", stacklevel=1)
+        if not sys.warnoptions:
+            warnings.filterwarnings("always", category=DeprecationWarning)  # as gymnasium does when it is imported
+            warnings.warn("out of date", DeprecationWarning, stacklevel=1)
 
     monkeypatch.setattr("counterpoint.encoders.convert.convert_checkpoint", noisy)
     monkeypatch.setattr(sys, "warnoptions", [])

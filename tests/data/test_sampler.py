@@ -264,3 +264,20 @@ def test_refusals() -> None:
         sampler(masked_store([9]), Spec.steps((0,), 0, crop=13), batch_size=2, seed=0)
     with pytest.raises(BadInputError, match="rewards with actions that begin at t -1"):
         Spec.steps((0,), 3, first_action=-1, rewards=True)
+
+
+def test_one_of_several_wordings_is_drawn_for_each_sample_whatever_the_rank() -> None:
+    store = moving_square_store()
+    texts = ("push it", "shove it", "move it away")
+    store.episodes = tuple(replace(info, wordings=texts) for info in store.episodes)
+    spec = Spec.clips(StartGoal())
+    whole = sampler(store, spec, batch_size=32, seed=3)
+    words = [word for step in range(4) for word in whole[step]["instruction"]]
+    assert set(words) == set(texts)
+    assert min(words.count(text) for text in texts) > 25
+    assert whole[1]["instruction"] == whole[1]["instruction"]
+    parts = [sampler(store, spec, batch_size=32, seed=3, rank=rank, world_size=2)[1] for rank in range(2)]
+    assert [word for part in parts for word in part["instruction"]] == whole[1]["instruction"]
+    assert set(sampler(store, spec, batch_size=32, seed=4)[1]["instruction"]) <= set(texts)
+    store.episodes = tuple(replace(info, wordings=()) for info in store.episodes)
+    assert set(sampler(store, spec, batch_size=32, seed=3)[1]["instruction"]) <= {i.instruction for i in store.episodes}

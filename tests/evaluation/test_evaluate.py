@@ -372,6 +372,29 @@ def test_proprioception_a_policy_does_not_look_at_may_differ(
     assert evaluate(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0).is_file()
 
 
+def test_refusals_come_before_the_progress(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(data, tmp_path / "run")
+    stubbed(monkeypatch, WideStub)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where the progress is drawn when it begins
+    capsys.readouterr()
+    with pytest.raises(BadInputError, match="found actions of 5 dimensions"):
+        evaluate(tmp_path / "run", env="metaworld/stub", episodes=2)
+    assert "Evaluating" not in capsys.readouterr().err
+
+
+def test_an_evaluation_writes_its_numbers_into_the_card(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run")
+    stubbed(monkeypatch)
+    evaluate(tmp_path / "run", env="metaworld/stub", episodes=7, seed=5)
+    success = json.loads((tmp_path / "run" / "evaluation.json").read_text())["success"]
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert f"| success | {success['value']:.3f} |" in card
+
+
 def test_an_evaluation_that_cannot_be_is_one_message(data: Path, tmp_path: Path) -> None:
     trained(data, tmp_path / "run")
     given: dict[str, Any] = {"episodes": 1, "envs": 1, "seed": 0}

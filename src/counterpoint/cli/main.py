@@ -122,6 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         with warnings.catch_warnings(), one_message(again):
             if not sys.warnoptions:  # `python -W` and PYTHONWARNINGS show the warnings of libraries
                 warnings.simplefilter("ignore")
+                warnings.showwarning = lambda *_, **__: None  # gymnasium adds filters of its own when it is imported
             try:
                 _run(given)
             finally:
@@ -353,7 +354,8 @@ def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
     except SystemExit as ended:
         if ended.code != 2:
             raise
-    lines = re.sub("[\u2500-\u257f]|-{3,}", " ", printed.getvalue()).splitlines()
+    plain = re.sub(r"\x1b\[[\d;]*m", "", printed.getvalue())  # colours, which tyro adds if stdout is a terminal
+    lines = re.sub("[\u2500-\u257f]|-{3,}", " ", plain).splitlines()
     text = " ".join(" ".join(line.strip(" |+") for line in lines).split())
     match = next((match for pattern in BAD_ARGUMENTS if (match := re.search(pattern, text))), None)
     parts = {key: value for key, value in (match.groupdict() if match else {"found": text}).items() if value}

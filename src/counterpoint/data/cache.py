@@ -205,7 +205,10 @@ class CachedStore(EpisodeStore):
         self.size: int = meta["size"]
         self.fit: Fit = meta["fit"]
         facts = [field.name for field in fields(EpisodeInfo)]
-        entries = [entry | {"segments": tuple(map(tuple, entry["segments"]))} for entry in meta["episodes"]]
+        entries = [
+            entry | {"segments": tuple(map(tuple, entry["segments"])), "wordings": tuple(entry.get("wordings", ()))}
+            for entry in meta["episodes"]
+        ]
         self.episodes = tuple(EpisodeInfo(*(entry[fact] for fact in facts)) for entry in entries)
         self._bounds: list[int] = self._starts.tolist()  # plain numbers index faster
         about = meta["arrays"]

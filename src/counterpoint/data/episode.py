@@ -37,6 +37,7 @@ class EpisodeInfo:
         fps: Frames a second.
         success: True when the episode succeeded; `None` where the source does not say.
         segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is only one task.
+        wordings: Texts of the same task, of which one is drawn for each sample of a batch; empty to take `instruction`.
     """
 
     length: int
@@ -44,6 +45,7 @@ class EpisodeInfo:
     fps: float
     success: bool | None = None
     segments: tuple[Segment, ...] = ()
+    wordings: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from counterpoint.data.augment import ViewShape
 from counterpoint.data.draws import Draw, Table, sample_rng
-from counterpoint.data.episode import Array
+from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.robot_masks import binary_mask, mask_camera, masked_cameras
 from counterpoint.data.spec import BoundSpec, Read
 from counterpoint.data.store import EpisodeStore, OutputPool
@@ -147,7 +147,11 @@ class Sampler(Dataset[dict[str, Any]]):
             values[key] = self._read(read, Draw(draw.episode[rows], draw.steps[rows]))
         batch: dict[str, Any] = {key: torch.from_numpy(value) for key, value in values.items()}
         if "episode" in values:
-            batch["instruction"] = [self.store.episodes[episode].instruction for episode in values["episode"]]
+            episodes = [self.store.episodes[episode] for episode in values["episode"]]
+            batch["instruction"] = [info.instruction for info in episodes]
+            if any(info.wordings for info in episodes):
+                chance = sample_rng(self.seed, step, "wording").random(self.batch_size)[rows]
+                batch["instruction"] = list(map(_drawn, episodes, chance))
         for name, other in self._beside.items():
             batch |= {f"{name}.{key}": value for key, value in other[step].items()}
         return batch
@@ -189,3 +193,8 @@ class Sampler(Dataset[dict[str, Any]]):
                 self.store.gather("frames", draw.episode, draw.steps, camera=mask_camera(camera), out=own)
                 masks[:, :, number] = binary_mask(own)
         return masks
+
+
+def _drawn(info: EpisodeInfo, part: float) -> str:
+    """Return one of an episode's texts, given a uniform number in [0, 1)."""
+    return info.wordings[int(part * len(info.wordings))] if info.wordings else info.instruction

@@ -126,7 +126,14 @@ class SegmentStore(StoreView):
         stop = np.where(last, store.lengths[self.owner], np.append(self.first[1:], 0))
         parts = zip(self.episodes, (stop - self.first).tolist(), (words for _, _, words in found), strict=True)
         self.episodes = tuple(
-            replace(info, length=length, instruction=words, success=_success(info), segments=())
+            replace(
+                info,
+                length=length,
+                instruction=words,
+                success=_success(info),
+                segments=(),
+                wordings=() if info.segments else info.wordings,
+            )
             for info, length, words in parts
         )
 

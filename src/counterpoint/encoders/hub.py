@@ -201,10 +201,13 @@ def _fetched(
         hint = "check the path; a run writes model/ when it ends"
         if hub_id:
             hint += f". For a model of the Hub, run the command in a folder that has no {folder.parent.name}/ in it"
+        found = "no such file"
+        if (folder / "checkpoints").is_dir():
+            found, hint = "a run that has not ended", "repeat its `counterpoint train` command, which continues it"
         for file in (folder / name for name in names):
             if file.name == DIGESTS and not file.is_file():
                 _refuse_another_version(folder / CONFIG)
-            require(file.is_file(), file, "no such file", "a saved model, or a run that holds one", hint)
+            require(file.is_file(), file, found, "a saved model, or a run that holds one", hint)
         return folder
     options: dict[str, Any] = {"revision": revision or pinned or None, "token": token, "cache_dir": cache_dir}
     options |= {"force_download": force_download, "local_files_only": local_files_only}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from tyro.conf import Positional
 from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.data.episode import Spaces
+from counterpoint.encoders.card import write_results
 from counterpoint.encoders.hub import load, saved_kind
 from counterpoint.envs.goal.env import EnvConfig, in_another_env, make_goal_env, matched, spaces_of
 from counterpoint.envs.make import SUITES, Maker, as_maker, make_env
@@ -117,8 +119,16 @@ def evaluate(
         make = partial(_EpisodeVideos, make, paths)
     count, policy = min(envs, episodes, most), model.agent if kind == "agent" else model
     apart = kind == "agent" and count > 1
-    with VectorEnv(make, count, processes=apart) as rows, ProgressBar("Evaluating", episodes, "episodes") as bar:
-        results = rollout(policy, rows, seeds, stop_at_success=until_solved, on_episode=lambda result: bar.advance())
+    with VectorEnv(make, count, processes=apart) as rows, ExitStack() as begun:
+        bar = ProgressBar("Evaluating", episodes, "episodes")
+        results = rollout(
+            policy,
+            rows,
+            seeds,
+            stop_at_success=until_solved,
+            on_start=lambda: begun.enter_context(bar),
+            on_episode=lambda result: bar.advance(),
+        )
     record = {
         "model": model.agent.name if kind == "agent" else kind,
         "env": described,
@@ -129,6 +139,7 @@ def evaluate(
         "provenance": provenance(),
     }
     write_atomically(run / "evaluation.json", json.dumps(record, indent=1) + "\n")
+    write_results(run)
     return run / "evaluation.json"
 
 

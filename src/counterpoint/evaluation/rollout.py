@@ -90,6 +90,7 @@ def rollout(
     envs: int = 8,
     processes: bool = False,
     stop_at_success: bool = False,
+    on_start: Callable[[], object] = lambda: None,
     on_episode: Callable[[EpisodeResult], None] = lambda result: None,
 ) -> list[EpisodeResult]:
     """Run one episode for each seed; an environment gets the next seed when its episode ends.
@@ -102,6 +103,8 @@ def rollout(
         envs: Maximum number of parallel environments; if `env` is a single instance, there is one.
         processes: True to run every environment in a separate process.
         stop_at_success: True to end an episode when its task is solved. Rewards after that moment are not counted.
+        on_start: Function that is called once, when the first environments are built and reset; an environment that
+            does not fit is refused before.
         on_episode: Function that is called with every result as soon as its episode ends.
 
     Returns:
@@ -113,8 +116,10 @@ def rollout(
     if not isinstance(env, VectorEnv):
         make, most = as_maker(env)
         with VectorEnv(make, min(envs, most, max(1, len(seeds))), processes=processes) as vector:
-            return rollout(policy, vector, seeds, stop_at_success=stop_at_success, on_episode=on_episode)
-    left = list(enumerate(seeds))[::-1]
+            return rollout(
+                policy, vector, seeds, stop_at_success=stop_at_success, on_start=on_start, on_episode=on_episode
+            )
+    left, started = list(enumerate(seeds))[::-1], False
     running: dict[int, _Running] = {}
     results: dict[int, EpisodeResult] = {}
 
@@ -138,7 +143,11 @@ def rollout(
         idle = [row for row in range(env.n) if row not in running][: len(left)]
         running |= {row: _Running(*left.pop()) for row in idle}
         env.reset(idle, [running[row].seed for row in idle])
-        for row, answer in env.receive().items():
+        answers = env.receive()
+        if not started:
+            on_start()
+            started = True
+        for row, answer in answers.items():
             settle(row, answer)
         begun = [row for row in idle if row in running]
         if begun:

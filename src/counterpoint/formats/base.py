@@ -17,6 +17,9 @@ from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.boundary import as_numbers, parsing
 
+SAMPLE = "sample"
+"""The instruction key that draws one of an episode's texts for each sample of a batch."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OnBadRow = Callable[[BadInputError], None]
@@ -171,13 +174,25 @@ class Reader(EpisodeStore):
         yield from ()
 
     def instructed(self, key: str) -> Self:
-        """Return the same store with the instructions that are recorded under a key of `instructions`."""
+        """Return the same store with the instructions that are recorded under a key of `instructions`.
+
+        With the key `sample`, episodes get all their texts as `wordings`.
+        """
         hint = "name one of these, or leave it out for the first that is not empty"
         if not self.instructions:
             hint = "leave it out"
         expected = "one of {}" if self.instructions else "none: these data have one instruction an episode"
-        require_known(key, self.instructions, "instruction_key", expected=expected, hint=hint)
-        store, texts = copy(self), self.instructions[key]
+        require_known(key, [*self.instructions, SAMPLE], "instruction_key", expected=expected, hint=hint)
+        store = copy(self)
+        if key == SAMPLE:
+            every = [
+                tuple(dict.fromkeys(text for text in texts if text.strip()))
+                for texts in zip(*self.instructions.values(), strict=True)
+            ]
+            store.episodes = tuple(replace(info, wordings=one) for info, one in zip(self.episodes, every, strict=True))
+            store.identity = self.identity, every
+            return store
+        texts = self.instructions[key]
         store.episodes = tuple(replace(info, instruction=text) for info, text in zip(self.episodes, texts, strict=True))
         return store
 

@@ -49,7 +49,8 @@ class DemonstrationsConfig(FrozenConfig):
             objects, which simulators know), or both.
         instruction: Take only demonstrations of this instruction; by default those of all instructions.
         instruction_key: Key of the instructions to use, if the data record several per episode (`counterpoint data
-            info` lists the keys); by default the first instruction that is not empty.
+            info` lists the keys), or `sample` to draw one of them for each sample of a batch; by default the first
+            instruction that is not empty.
         episodes: Number of demonstrations; all by default.
         decode: `once` decodes all frames into a training store on disk; `always` decodes the frames of each batch when
             it is read.

@@ -43,7 +43,8 @@ class SplitsConfig(FrozenConfig):
         cache: Folder for training stores; by default the user's cache folder.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
         instruction_key: Key of the instructions to use, if the data record several per episode (`counterpoint data
-            info` lists the keys); by default the first instruction that is not empty.
+            info` lists the keys), or `sample` to draw one of them for each sample of a batch; by default the first
+            instruction that is not empty.
     """
 
     train_split: str | None = "train"

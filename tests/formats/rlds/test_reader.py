@@ -9,6 +9,7 @@ import pytest
 
 from counterpoint.cli.data.commands import convert, doctor, info
 from counterpoint.cli.data.doctor import examine
+from counterpoint.data.cache import cached
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.held_out import open_training, open_unseen
 from counterpoint.formats import open_dataset, recognise, split_names, validation_split
@@ -344,6 +345,21 @@ def test_all_of_droid_s_instructions_are_kept_and_one_is_chosen_by_key(
     assert "language_instruction_2 (empty in 1 of 2 episodes)" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(BadInputError, match="language_instruction_2"):
         open_dataset(root, instruction_key="language_instruction2")
+
+
+def test_all_instructions_of_an_episode_are_kept_to_sample_from(tmp_path: Path) -> None:
+    root = write_droid_instructions(tmp_path / "toys")
+    store = open_dataset(root, instruction_key="sample")
+    texts = open_dataset(root).instructions  # type: ignore[attr-defined]
+    assert [set(e.wordings) for e in store.episodes] == [
+        {text for key in texts if (text := texts[key][number])} for number in range(2)
+    ]
+    assert [e.instruction for e in store.episodes] == [e.instruction for e in open_dataset(root).episodes]
+    assert store.fingerprint != open_dataset(root).fingerprint
+    trained = cached(store, size=16, root=tmp_path / "cache")
+    assert [e.wordings for e in trained.episodes] == [e.wordings for e in store.episodes]
+    with pytest.raises(BadInputError, match="the key of one instruction to write"):
+        convert(root, tmp_path / "out", instruction_key="sample")
 
 
 def test_a_key_is_refused_where_an_episode_has_one_instruction(tmp_path: Path) -> None:

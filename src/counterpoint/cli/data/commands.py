@@ -25,7 +25,7 @@ from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.flags import Name, Number, Repeated
 from counterpoint.formats import open_dataset, recognise, split_names
-from counterpoint.formats.base import Column, Reader
+from counterpoint.formats.base import SAMPLE, Column, Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.reader import LeRobotStore
@@ -240,6 +240,8 @@ def convert(
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, it has columns that
             cannot be kept, or `out` exists.
     """
+    hint = "name one of the keys that `counterpoint data info` lists"
+    require(instruction_key != SAMPLE, "--instruction-key", repr(SAMPLE), "the key of one instruction to write", hint)
     store = open_dataset(path, dialect=dialect, instruction_key=instruction_key)
     columns, depth = _kept(path, store, drop)
     others = [key for key in (store.instructions if isinstance(store, Reader) else ()) if key != instruction_key]
