@@ -53,7 +53,7 @@ def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert "progress" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     need_videos()
     run("label_lerobot.py", "--out", "out", "--steps", "4", monkeypatch=monkeypatch)

@@ -66,7 +66,7 @@ def test_training_through_the_command_line_learns_and_exports(learnt: Path) -> N
     assert record["provenance"]["packages"]["torch"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     settings = ("--train.save_every=10", "--train.workers=1", "--optimizer.ema=0.9")
 

@@ -33,6 +33,7 @@ def pretrain(folder: Path, out: str, *overrides: str, unfinished: int | None = N
     return start(folder, *words, *overrides, unfinished=unfinished)
 
 
+@pytest.mark.release
 def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     kill_and_resume(folder, partial(pretrain, folder), step=20, last=STEPS)
     states = [load_checkpoint(list_checkpoints(folder / run / "checkpoints")[-1]) for run in ("whole", "cut")]

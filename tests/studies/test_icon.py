@@ -66,7 +66,7 @@ def numbers(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key not in ("seconds", "processor_seconds", "provenance")}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_comparison_holds_every_episode_of_every_cell(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_comparison_holds_every_episode_of_every_cell(
     assert result["provenance"]["packages"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_encoders_are_looked_into_on_held_out_episodes(whole: tuple[Path, dict[str, Any]]) -> None:
     _, result = whole
     found = result["attention"][SOURCE]
@@ -108,13 +108,13 @@ def test_encoders_are_looked_into_on_held_out_episodes(whole: tuple[Path, dict[s
     assert "untrained" not in result["attention"][MOVED]["methods"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_training_changed_the_encoder(whole: tuple[Path, dict[str, Any]]) -> None:
     inside = read_result(whole[0], "Diff-C-robosuite-left-0")["inside"]
     assert inside["trained"]["attention"] != inside["untrained"]["attention"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_method_seed_and_start_meets_the_same_conditions(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -137,7 +137,7 @@ def test_initial_conditions_are_no_recorded_ones_and_more_only_add(config: Compa
     assert evaluation_seeds(config.model_copy(update={"seeds": (7,)}), SOURCE, ()) == five
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_comparison_writes_its_tables_and_figures(whole: tuple[Path, dict[str, Any]]) -> None:
     out, result = whole
     for name in ("attention", "separability", "success", "curves", "maps-robosuite-left"):
@@ -151,7 +151,7 @@ def test_a_comparison_writes_its_tables_and_figures(whole: tuple[Path, dict[str,
     assert len(images) == 4 + 3
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_transferred_policies_begin_with_the_source_s(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +207,7 @@ def test_seeds_come_one_after_another_and_methods_side_by_side(config: Compariso
     assert len(set(names)) == len(names) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_folder_of_another_comparison_is_refused(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_folder_of_another_comparison_is_refused(
         icon_study(config.model_copy(update={"seeds": (1,)}), whole[0])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_number_of_processes_may_differ(config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]) -> None:
     more = config.model_copy(update={"processes": 2})
     assert numbers(icon_study(more, whole[0])) == numbers(whole[1]) | {"config": more.model_dump(mode="json")}
@@ -225,7 +225,7 @@ def never(*_: object) -> None:
     raise AssertionError("training began")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("damage", ["", "[]", '{"seconds": 1}'])
 def test_a_damaged_result_is_told_before_anything_runs(
     config: ComparisonConfig,

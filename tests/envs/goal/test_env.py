@@ -122,7 +122,7 @@ def test_goals_that_are_states_or_images_are_reached_only_by_equality() -> None:
     "config",
     [
         EnvConfig(name="FetchReach-v4", corruption=0.3),
-        pytest.param(EnvConfig(name="FetchReach-v4", observations="image"), marks=pytest.mark.slow),
+        pytest.param(EnvConfig(name="FetchReach-v4", observations="image"), marks=pytest.mark.release),
     ],
     ids=called,
 )

@@ -133,7 +133,7 @@ def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(collected
         collect_metaworld(config(collected, noise=0.5))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_a_killed_collection_goes_on_with_two_workers_and_ends_as_an_undisturbed_one_with_one(
