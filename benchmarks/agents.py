@@ -236,7 +236,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = modes[options.mode](options.rounds)
     if options.mode == "update":
-        head = ["update, batch 256, 4 x 512, twins, one thread", "processor ms", "over jitted JAX"]
+        head = ["update, batch 256, 4 x 512, twins, one thread", "processor ms", "ms / jitted JAX's"]
         rows = [
             [name, f"{ms:.0f}", f"{found['over_jax'].get(name, 0):.2f}"] for name, ms in found["processor_ms"].items()
         ]

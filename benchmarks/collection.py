@@ -132,7 +132,7 @@ def main() -> None:
         rows.append(
             [part, f"{middle:.0f} ({low:.0f} to {high:.0f})", f"{over[1]:.1f}x ({over[0]:.1f} to {over[2]:.1f})"]
         )
-    tables = {"collection": {"head": ["path", "frames a second", "over gymnasium's default render()"], "rows": rows}}
+    tables = {"collection": {"head": ["path", "frames a second", "speed / default's"], "rows": rows}}
     found = {"task": TASK, "size": SIZE, "n": options.rounds, "interval": "lowest, median, highest of the rounds"}
     found |= {"load_at_end": os.getloadavg(), "summary": parts, "rounds": rounds, "tables": tables}
     write("collection", found, options.out)

@@ -91,7 +91,7 @@ def main() -> None:
             contents = [[path.read_bytes() for path in sorted((out / "blocks").iterdir())] for out in outs.values()]
             assert all(one == contents[0] for one in contents), "engines wrote different bytes"
     rows = [[chosen.encoder, name, *shown(rounds, name)] for name in ENGINES]
-    head = ["encoder", "engine", "whole, frames a second", "steady, frames a second", "steady, over 1 process"]
+    head = ["encoder", "engine", "whole, frames a second", "steady, frames a second", "steady, speed / 1 process's"]
     first = [one["1 process"] for one in rounds]
     found = {
         "encoder": chosen.encoder,

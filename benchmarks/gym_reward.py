@@ -93,7 +93,7 @@ def main() -> None:
     options = parser(15).parse_args()
     torch.set_num_threads(1)
     encoders = {name: measure(config, options.rounds) for name, config in ENCODERS.items()}
-    head = ["encoder", "one step, ms", *(f"vector of {n} over single ones" for n in ROWS[1:])]
+    head = ["encoder", "one step, ms", *(f"{n} single wrappers' ms / one vector's" for n in ROWS[1:])]
     rows = [
         [name, f"{one['step_ms']:.1f}", *(f"{one['vector_gain'][str(n)]:.2f} x" for n in ROWS[1:])]
         for name, one in encoders.items()

@@ -156,7 +156,7 @@ def main() -> None:
         ]
         for part, one in parts.items()
     ]
-    head = ["encoder", "path", "frames a second", "over one by one", "the same, a processor second"]
+    head = ["encoder", "path", "frames a second", "speed / one by one's", "speed per processor second / one by one's"]
     found = {
         "encoder": chosen.encoder,
         "threads": torch.get_num_threads(),

@@ -216,7 +216,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    head = ["loss", "size", "ours, ms", "against, ms", "ratio", "share of the step"]
+    head = ["loss", "size", "ours, ms", "reference, ms", "reference / ours", "share of the step"]
     share = [f"{100 * row['share_of_step']:.3g} %" if "share_of_step" in row else "" for row in rows]
     cells = [[row["loss"], row["size"], row["ms"], row.get("theirs_ms", ""), row.get("ratio", "")] for row in rows]
     return {"head": head, "rows": [[*map(str, own), part] for own, part in zip(cells, share, strict=True)]}

@@ -67,7 +67,7 @@ def main() -> None:
                 [batch, way, f"{memory:,.0f}", f"{memory / usual:.2f}", f"{seconds:.2f}", f"{seconds / plain:.2f}"]
             )
             print(*rows[-1], flush=True)
-    head = ["batch", "step", "peak, MB", "of plain", "processor s", "over plain"]
+    head = ["batch", "step", "peak, MB", "peak / plain's", "processor s", "processor s / plain's"]
     about = {"model": given.model, "size": given.size, "n": given.rounds}
     write("memory", {**about, "tables": {"memory": {"head": head, "rows": rows}}}, given.out)
 

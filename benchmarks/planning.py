@@ -79,7 +79,9 @@ def main() -> None:
         "interval": "lowest and highest of the rounds",
         "seconds": timed,
         "last_image_saves": {"median": median(saved), "low": min(saved), "high": max(saved)},
-        "tables": {"planning": {"head": ["plans rolled out by", "actions a second", "over the loop"], "rows": rows}},
+        "tables": {
+            "planning": {"head": ["plans rolled out by", "actions a second", "speed / the loop's"], "rows": rows}
+        },
     }
     write("planning", found, options.out)
 

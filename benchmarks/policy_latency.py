@@ -163,7 +163,7 @@ def main() -> None:
     }
     device = torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu"
     parts = ("encode", "network", "schedule", "rest")
-    head = ["environments", "a plan, ms", "a step between, ms", "encode", "U-Net", "scheduler", "crop and rest"]
+    head = ["environments", "a plan, ms", "a step without a plan, ms", "encode", "U-Net", "scheduler", "crop and rest"]
     rows = []
     for batch, one in cases.items():
         shares = one["stages"] | {"rest": one["stages"]["look"] + one["stages"]["rest"]}
@@ -173,7 +173,7 @@ def main() -> None:
             *(f"{100 * shares[part]:.1f} %" for part in parts),
         ]
         rows.append([batch, *times, f"{one['sample_over_network']:.2f}"])
-    tables = {"policy latency": {"head": [*head, "8 steps of DDIM over the U-Net's own time"], "rows": rows}}
+    tables = {"policy latency": {"head": [*head, "8 DDIM steps / 8 plain calls of the U-Net"], "rows": rows}}
     found = {"device": device, "threads": 1, "rounds": options.rounds, "parameters": parameters, "environments": cases}
     write("policy_latency", found | {"tables": tables}, options.out)
 

@@ -145,8 +145,9 @@ def main() -> None:
             state = "cold (dropped)" if dropped else "images cold, folders warm" if cold else "warm"
             runs.append({"page_cache": state, **json.loads(done.stdout.splitlines()[-1])})
             print(json.dumps(runs[-1], indent=1), file=sys.stderr, flush=True)
-    head = ["page cache", "workers", "first batch, s", "of it, opening", "fingerprint", "processor", "frames a second"]
-    head += ["load of the machine", "bytes read a frame", "off the disk, MB", "peak memory, GB"]
+    head = ["page cache", "workers", "first batch, s", "opening, s (part of the first batch)"]
+    head += ["fingerprint, s (part of the first batch)", "processor s of the first batch", "frames a second"]
+    head += ["load of the machine", "bytes read a frame", "read from disk, MB", "peak memory, GB"]
     rows = [
         [
             run["page_cache"],

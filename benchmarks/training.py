@@ -326,7 +326,7 @@ def main() -> None:
             if most is not None:
                 rows[-1].append(f"{100 * frames * operations(encoder, given) / most:.0f} %")
             print(*rows[-1], flush=True)
-        head = ["encoder", "frames a second", *PARTS, "rest", *(["of the measured peak (MFU)"] if most else [])]
+        head = ["encoder", "frames a second", *PARTS, "rest", *(["MFU (share of the measured peak)"] if most else [])]
         tables["training"] = {"head": head, "rows": rows}
         source, rows = open_dataset(data), list[list[str]]()
         for size in (64, given.size):
@@ -358,7 +358,7 @@ def main() -> None:
             ]
             for name, found in rates.items()
         ]
-        tables["loop"] = {"head": ["loop", "frames a second", "waiting", "over the plain loop"], "rows": rows}
+        tables["loop"] = {"head": ["loop", "frames a second", "waiting", "speed / the plain loop's"], "rows": rows}
     about = {key: value for key, value in vars(given).items() if key not in ("out", "rounds")}
     write("training", {**about, "n": given.rounds, "peak": most, "tables": tables}, given.out)
 

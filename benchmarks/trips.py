@@ -107,7 +107,7 @@ def main() -> None:
             "decisionnce_t step": decisionnce_t_step(),
         }
     rows = [[name, str(one["count"]), str(LIMITS[name]), str(one["changes"])] for name, one in found.items()]
-    tables = {"trips": {"head": ["call", "files entered", "at most", "changes of file"], "rows": rows}}
+    tables = {"trips": {"head": ["call", "files entered", "limit", "changes of file"], "rows": rows}}
     write("trips", {"trips": found, "tables": tables})
 
 

@@ -163,7 +163,7 @@ def _both_reach() -> Gate:
 
 
 _FOLLOWS = "VOC under the right instruction minus VOC under wrong ones"
-_EQUAL = "[15 Meta-World tasks](clip_methods.md#as-many-steps-and-frames), equal steps and frames"
+_EQUAL = "[15 Meta-World tasks](clip_methods.md#all-methods-with-equal-steps-and-frames), equal steps and frames"
 _ARM = "[18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm), equal steps and frames"
 _DIRECTED = "our directed form from random heads"
 _ACTORS = {

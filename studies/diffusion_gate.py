@@ -140,7 +140,8 @@ def summary(rows: Rows) -> list[Tree]:
 def table(rows: Rows) -> str:
     """Return the summary as Markdown."""
     head = (
-        "row", "acting", "scenes solved", "each seed", "error, seen", "unseen", "gripper wrong, unseen", "minutes",
+        "row", "acting", "scenes solved", "share solved, each seed", "error, seen", "error, unseen",
+        "gripper wrong, unseen", "minutes",
     )  # fmt: skip
     cells = []
     for line in summary(rows):

@@ -324,7 +324,7 @@ def summary(rows: Rows, about: Tree | None = None) -> Tree:
 
 def success_table(found: Tree) -> str:
     """Return the success of every row."""
-    head = ["", *(task.removesuffix("-v3") for task in found["tasks"]), "mean", "mean, beyond `everything`"]
+    head = ["", *(task.removesuffix("-v3") for task in found["tasks"]), "mean", "mean minus that of `everything`"]
     rows = [
         [
             row,

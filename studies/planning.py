@@ -142,7 +142,7 @@ def table(found: Tree) -> str:
         ends = [f"{cells['all'][key]['value']:.2f}" for key in ("solved", "success")]
         against = [estimate(found["less"].get(reward, {}).get(other)) for other in AGAINST]
         rows.append([reward, *own, *ends, *against])
-    return markdown(["reward", *names, "solved", "success", *(f"minus {other}" for other in AGAINST)], rows)
+    return markdown(["reward", *names, "solved", "success", *(f"all minus {other}'s" for other in AGAINST)], rows)
 
 
 def planned(name: str, reward: str) -> Differences:

@@ -85,26 +85,26 @@ GROUNDING = {
     "VOC (potential)": "voc.potential",
     "VOC, wrong instruction": "voc_wrong_instruction.potential",
     "accuracy, whole video": "accuracy_whole_video.{form}",
-    "random segments": "accuracy_random_segments.{form}",
-    "last frame": "accuracy_last_frame",
-    "unseen paraphrases": "accuracy_paraphrases.{form}",
+    "accuracy, random segments": "accuracy_random_segments.{form}",
+    "accuracy, last frame": "accuracy_last_frame",
+    "accuracy, unseen paraphrases": "accuracy_paraphrases.{form}",
     "VOC to a goal image": "goal_image_voc",
 }
 FIRST_FRAMES = {
     "first frames": "first_frame_similarity",
-    "mean-centred": "first_frame_similarity_centred",
+    "first frames, mean-centred": "first_frame_similarity_centred",
     "last frames": "last_frame_similarity",
     "random frames": "random_frame_similarity",
-    "to mean language": "first_frame_to_language",
-    "to mean language, centred": "first_frame_to_language_centred",
+    "first frames to mean language": "first_frame_to_language",
+    "first frames to mean language, centred": "first_frame_to_language_centred",
 }
 ORDER = {
     "VOC (potential)": "voc.potential",
     "VOC, wrong instruction": "voc_wrong_instruction.potential",
     "ordering": "ordering",
     "accuracy, whole video": "accuracy_whole_video.potential",
-    "random segments": "accuracy_random_segments.potential",
-    "last frame": "accuracy_last_frame",
+    "accuracy, random segments": "accuracy_random_segments.potential",
+    "accuracy, last frame": "accuracy_last_frame",
     "jump ratio": "jump_ratio",
     "bridge residual": "bridge_residual",
 }
@@ -145,7 +145,8 @@ def reward_rl() -> str:
         share = f"{round(solved['value'] * solved['n'])} of {solved['n']} [{solved['low']:.2f}, {solved['high']:.2f}]"
         encoder = found["config"]["rows"][name]["encoder"]
         rows.append([name, asked.get(encoder, ""), share, *(seeds(row[key]["values"]) for key in ("end", "area"))])
-    head = ["reward", "task in pretraining", "seeds that solve it", "success of each", "mean over evaluations of each"]
+    head = ["reward", "task in pretraining", "seeds that solve it", "success of each seed"]
+    head += ["mean over evaluations, each seed"]
     return markdown(head, rows)
 
 
@@ -253,7 +254,7 @@ def premier_taco_start() -> str:
         loss = seeds([row["validation"][-1]["loss"] for row in found[name]], 3)
         common = [[row["common"][key] for row in found[name]] for key in ("window_accuracy", "categorical_accuracy")]
         rows.append([name, loss, *map(seeds, common)])
-    return markdown(["setting", "own loss", "window accuracy", "accuracy in the batch"], rows)
+    return markdown(["setting", "loss of the setting", "window accuracy", "accuracy in the batch"], rows)
 
 
 def fewshot_window_differences() -> str:
@@ -273,7 +274,8 @@ def dmc_experts() -> str:
         values = (possible, about["expert_return"], min(returns), max(returns), about["random_return"])
         failed = sum(earned < possible / 10 for earned in returns)
         rows.append([about["task"], *(f"{value:.0f}" for value in values), f"{failed}", f"{about['n']}"])
-    head = ["task", "possible", "expert, mean", "least", "most", "random actions", "under a tenth", "episodes"]
+    head = ["task", "possible return", "expert, mean", "expert, lowest", "expert, highest", "random actions, mean"]
+    head += ["episodes below a tenth of the possible return", "episodes"]
     return markdown(head, rows)
 
 
@@ -287,7 +289,7 @@ def experts(suite: str) -> str:
         steps = number(cell.get("steps_median"), 0), str(cell.get("steps_most", ""))
         task, success = cell["task"].removesuffix(" noise 0"), cell["success"]
         rows.append([task, estimate(success), f"{success['n']}", *steps])
-    return markdown(["task", "solved", "episodes", "actions, median", "actions, most"], rows)
+    return markdown(["task", "solved", "episodes", "actions, median", "actions, maximum"], rows)
 
 
 def _labelled() -> Tree:

@@ -135,7 +135,8 @@ def table(claims: Sequence[Claim]) -> str:
             word += f": {claim.reason}"
         gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")
         rows.append([claim.paper, claim.claim, claim.test, gate, number, effect, word])
-    head = ["method", "the paper's claim", "test here", "gate", "difference [95 %]", "the paper's", "verdict"]
+    head = ["method", "the paper's claim", "test here", "gate", "difference [95 %]", "difference in the paper"]
+    head += ["verdict"]
     return markdown(head, rows)
 
 

@@ -114,14 +114,14 @@ def table() -> str:
         "frames",
         "temperature",
         "L_VLO minus its bound L*",
-        "least gap",
-        "greatest possible",
-        "greatest tie",
+        "smallest gap between nearer and farther frames",
+        "largest possible gap",
+        "largest difference at equal distance",
         "Definition 4.1 holds",
     ]
     rows = []
     for row in sorted(kept("vlo_limits")["rows"], key=lambda row: (row["frames"], -row["temperature"])):
-        holds = "yes" if row["gap"] > 1 and max(1 / row["gap"], row["tie"]) < 1 else "none"
+        holds = "yes" if row["gap"] > 1 and max(1 / row["gap"], row["tie"]) < 1 else "no"
         numbers = [number(round(row[key], 3) + 0.0, 3) for key in ("excess", "gap", "greatest_gap", "tie")]
         rows.append([str(row["frames"]), f"{row['temperature']:g}", *numbers, holds])
     return markdown(head, rows)

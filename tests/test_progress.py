@@ -134,6 +134,22 @@ def test_short_work_says_nothing_of_the_kind(capsys: pytest.CaptureFixture[str],
     assert "shorter" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("together", [1, 16])
+def test_the_time_in_which_everything_starts_does_not_count_in_the_estimate(
+    capsys: pytest.CaptureFixture[str], clock: Clock, together: int
+) -> None:
+    """Simulators take long to start, and several environments advance together."""
+    with ProgressBar("Training", 5000, "steps", shorten="--train.steps") as bar:
+        clock.now += 35
+        bar.advance(together)
+        for _ in range(9):
+            clock.now += 0.1 * together
+            bar.advance(together)
+    lines = capsys.readouterr().err.splitlines()
+    assert not any("shorter" in line for line in lines)
+    assert lines[-1].startswith(f"Training: {10 * together}/5000 steps, 10.0/s, 8 min ")
+
+
 LONG_NOTE = "loss 10.518, categorical accuracy 0.015, action error 0.210 unseen (gripper wrong 12%)"
 
 

@@ -19,6 +19,7 @@ LONG = 600.0
 """Work that will take more than this number of seconds prints an estimate of its duration."""
 _BAR = 10  # columns of the bar
 _TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as known
+_ENOUGH = 4  # the rate needs more than this number of times the units of the first advance
 
 
 class ProgressBar:
@@ -50,6 +51,7 @@ class ProgressBar:
         self._title, self._total, self._unit, self._every = title, total, unit, every
         self._drawn, self._lines = shown and self.console.is_terminal, shown and not self.console.is_terminal
         self._first, self._done, self._note = done, done, ""
+        self._begun: tuple[int, float] | None = None  # units and seconds of the first advance, which starts everything
         self._shorten = shorten if shown else ""
         self._start = self._advanced = self._said = time.monotonic()
         self._written = (-1, "")
@@ -74,13 +76,14 @@ class ProgressBar:
         now = time.monotonic()
         if units:
             self._advanced = now
+            self._begun = self._begun or (units, now - self._start)
             self._warn()
         if self._lines and now - self._said > self._every:
             self._say()
 
     def _text(self) -> str:
         """Return the number done, the rate, and the time left or spent."""
-        spent, counted = self._advanced - self._start, self._done - self._first
+        spent, counted = self._measured()
         parts = [f"{self._done}/{self._total} {self._unit}"]
         since = time.monotonic() - self._advanced
         if counted > 0:
@@ -91,6 +94,22 @@ class ProgressBar:
         elif counted > 0:
             parts.append(f"in {duration(spent)}")
         return ", ".join(parts)
+
+    def _measured(self) -> tuple[float, int]:
+        """Return the seconds and the units that give the rate.
+
+        The first advance includes the time in which everything starts, so it is left out while the work goes on, once
+        enough units have followed it.
+        """
+        spent, counted = self._advanced - self._start, self._done - self._first
+        units, seconds = self._begun or (0, 0.0)
+        if self._running() and self._done < self._total:
+            return spent - seconds, counted - units
+        return spent, counted
+
+    def _running(self) -> bool:
+        """Return True if enough units have followed the first advance."""
+        return self._begun is not None and self._done - self._first > _ENOUGH * self._begun[0]
 
     def _drawing(self) -> Table:
         """Return the line, cut to the terminal's width, with a bar before it if there is room."""
@@ -110,8 +129,8 @@ class ProgressBar:
 
     def _warn(self) -> None:
         """If the work will take long, print once how long and how to shorten it."""
-        spent, counted, left = self._advanced - self._start, self._done - self._first, self._total - self._done
-        known = counted >= _TRIED_UNITS or spent >= _TRIED_SECONDS
+        (spent, counted), left = self._measured(), self._total - self._done
+        known = self._running() and (self._done - self._first >= _TRIED_UNITS or spent >= _TRIED_SECONDS)
         if self._shorten and known and left * spent > LONG * counted:
             pace = f"{left} {self._unit} at {_rate(counted / spent, self._unit)}"
             text = f"{self._title} will take {duration(left * spent / counted)}: {pace}"

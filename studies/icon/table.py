@@ -88,7 +88,7 @@ def success(result: Tree) -> str:
         for task, methods in result["success"].items()
         for method, one in methods.items()
     ]
-    head = ["task", "method", "success, episodes of all seeds", "seeds", "over seeds"]
+    head = ["task", "method", "success, episodes of all seeds", "success of each seed", "mean over seeds"]
     return markdown([*head, *_more_head(result, "conditions")], rows)
 
 
@@ -103,8 +103,9 @@ def stability(result: Tree) -> str:
             numbers = [estimate(one[key]) for key in keys]
             rows.append([task, method, seeds(means), *numbers, f"{one['conditions']}"])
     head = ["task", "method", "success at each checkpoint, mean of seeds"]
-    more = ["at the smallest validation error"] if validated else []
-    return markdown([*head, "maximum", "mean of the best", "drop", *more, "conditions"], rows)
+    head += ["maximum", "mean of the best checkpoints", "relative drop from maximum to mean"]
+    head += ["success at the smallest validation error"] if validated else []
+    return markdown([*head, "initial conditions"], rows)
 
 
 def attention(result: Tree) -> str:
@@ -114,8 +115,8 @@ def attention(result: Tree) -> str:
         for method, one in found["methods"].items():
             cells = [estimate(one["seeds"], 3, share=True), seeds(one["by_seed"], 3), estimate(one["ratio"])]
             rows.append([task, method, *cells, *_more(one, 3)])
-        rows.append([task, "share of tokens", estimate(found["area"], 3), "", "1", "", ""])
-    head = ["task", "method", "share of attention on the robot", "seeds", "over its share of tokens"]
+        rows.append([task, "the robot's share of tokens", estimate(found["area"], 3), "", "1", "", ""])
+    head = ["task", "method", "share of attention on the robot", "share in each seed", "attention / tokens"]
     return markdown([*head, *_more_head(result, "episodes")], rows)
 
 
@@ -154,4 +155,5 @@ def _more(one: Tree, digits: int = 2) -> list[str]:
 
 
 def _more_head(result: Tree, over: str) -> list[str]:
-    return [f"minus {result['config']['reference']}'s, interval over seeds", f"interval over {over}"]
+    title = f"difference from {result['config']['reference']}"
+    return [f"{title}, interval over seeds", f"{title}, interval over {over}"]

@@ -20,6 +20,7 @@ from counterpoint.evaluation.statistics import Estimate, mean_bca, seeds_interva
 from studies.harness import Differences, Rows, Tree, estimate, kept, markdown, number, over_seeds, paired
 from studies.lcbc.config import ANOTHER_TASKS
 from studies.lcbc.paper import CHANGES, printed
+from studies.rewards.rewordings import HEADS
 from studies.verdicts import Gate
 
 GATE = 0.8
@@ -180,7 +181,8 @@ def scores(result: Tree, count: str) -> str:
     If policies were evaluated several times, the means of the last three and of the best evaluations are added.
     """
     config, rows = result["config"], []
-    more = {"last3": "mean, last three", "best": "mean, best"} if result["evaluations"] > 1 else {}
+    several = {"last3": "mean, last three evaluations", "best": "mean, best evaluation"}
+    more = several if result["evaluations"] > 1 else {}
     for name, cells in result["table"][count].items():
         own = [estimate(cells[task]["last"], share=True) for task in (*config["tasks"], "mean")]
         own += [number(cells["mean"][score]["value"]) for score in more]
@@ -192,7 +194,7 @@ def scores(result: Tree, count: str) -> str:
         mean = number(float(np.mean(values)))
         ends = ["", mean] if more else []
         rows.append([f"{method}, the paper's best", *map(number, values), mean if not more else "", *ends, ""])
-    return markdown(["encoder", *config["tasks"], "mean", *more.values(), f"minus {config['reference']}"], rows)
+    return markdown(["encoder", *config["tasks"], "mean", *more.values(), f"mean minus {config['reference']}'s"], rows)
 
 
 def ceiling(result: Tree) -> str:
@@ -210,7 +212,7 @@ def ceiling(result: Tree) -> str:
 def places(result: Tree) -> str:
     """Return a table of encoders by tasks with the R^2 of predicted object positions."""
     rows = [[name, *(estimate(by[task]) for task in by)] for name, by in result["places"].items()]
-    return markdown(["read by the probe", *result["config"]["tasks"]], rows)
+    return markdown(["input of the probe", *result["config"]["tasks"]], rows)
 
 
 def words(result: Tree) -> str:
@@ -230,11 +232,11 @@ def words(result: Tree) -> str:
         for name, by_task in result["words"].items()
     ]
     rows += [
-        [task, f"{method}, the paper", "", number(change), *[""] * len(kinds)]
+        [task, f"{method} in AcTOL's paper", "", number(change), *[""] * len(kinds)]
         for task in config["tasks"]
         for method, change in zip(("LIV", "DecisionNCE", "AcTOL"), CHANGES.get(task, ()), strict=False)
     ]
-    return markdown(["task", "encoder", "success", *kinds, "worst wording"], rows)
+    return markdown(["task", "encoder", "success", *(HEADS.get(kind, kind) for kind in kinds), "worst wording"], rows)
 
 
 def last(name: str, row: str) -> Differences:

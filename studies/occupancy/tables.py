@@ -47,7 +47,7 @@ def powers(sizes: Sequence[int]) -> list[str]:
     return [f"{size:.0e}".replace("+0", "") for size in sizes]
 
 
-def ratios(paper: str = "paper") -> str:
+def ratios(paper: str = "ratio in the paper") -> str:
     """The ratio of the data that each baseline and TD InfoNCE need."""
     table = kept("occupancy", summarise)["advantages"]
     methods = sorted(table["episodes"]["decayed"], key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)))
@@ -81,7 +81,7 @@ def limits(cut: str) -> str:
     names["temporal_difference"] = "temporal differences"
     sizes = [str(size) for size in result["config"]["sizes"]]
     rows = [[names[one], *(thousandths(table[one][n]) for n in sizes), times(ratios.get(one))] for one in LIMITS]
-    return markdown(["what is converged to", *powers(result["config"]["sizes"]), "times less data for TD"], rows)
+    return markdown(["limit of training", *powers(result["config"]["sizes"]), "times less data for TD"], rows)
 
 
 def one_rate() -> str:
@@ -124,7 +124,7 @@ def cost() -> str:
     result = kept("occupancy", summarise)
     minutes, about = result["processor_seconds"] / 60, result["provenance"]["hardware"]
     row = [f"{about['cpu']}, {about['cores']} cores", f"{minutes:.0f}", f"{minutes / 2:.0f} minutes"]
-    return markdown(["hardware", "processor minutes", "over two processes"], [row])
+    return markdown(["hardware", "processor minutes", "with two processes"], [row])
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -92,6 +92,14 @@ REWORDINGS: Mapping[str, Mapping[str, Callable[[str], str]]] = {
 """By kind and name, a function that returns an instruction in other words."""
 
 
+HEADS: Mapping[str, str] = {
+    "the paper's": "AcTOL's two rewordings",
+    "address": "addressed to someone",
+    "order and form": "word order and form",
+}
+"""Heads of tables for kinds of rewordings whose names do not explain themselves."""
+
+
 def reworded(text: str) -> dict[str, dict[str, str]]:
     """Return the instruction in other words, by kind and name."""
     return {kind: {name: change(text) for name, change in ways.items()} for kind, ways in REWORDINGS.items()}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from studies.harness import Differences, estimate, kept, markdown, number, paired, seeds
+from studies.rewards.rewordings import HEADS
 from studies.rewards.run import WHOLE, summary
 
 SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both")
@@ -23,7 +24,7 @@ IDENTIFIED = {
 ENDINGS = {
     "peak at the boundary": "peak",
     "falls after it": "falls",
-    "the second's rises after it": "rises",
+    "reward of the second instruction rises after it": "rises",
     "all three": "both",
 }
 
@@ -101,7 +102,12 @@ def words(name: str) -> str:
         [row, *(_cell(groups, group, "accuracy") for group in (f"{WHOLE}: identification", *kinds))]
         for row, groups in rows.items()
     ]
-    return markdown(["method", "original words", *(kind.removeprefix("words: ") for kind in kinds)], lines)
+    return markdown(["method", "original words", *map(_head, kinds)], lines)
+
+
+def _head(group: str) -> str:
+    kind = group.removeprefix("words: ")
+    return HEADS.get(kind, kind)
 
 
 def changes(name: str) -> str:
@@ -113,7 +119,7 @@ def changes(name: str) -> str:
             (groups[kind]["change"]["mean"], groups[kind]["change_of_another_instruction"]["mean"]) for kind in kinds
         ]
         lines.append([row, *(number(own / other) for own, other in pairs)])
-    return markdown(["method", *(kind.removeprefix("words: ") for kind in kinds)], lines)
+    return markdown(["method", *map(_head, kinds)], lines)
 
 
 def bound(name: str) -> str:
@@ -134,7 +140,7 @@ def first_frames(name: str) -> str:
     """Return DecisionNCE's Table 2."""
     keys = ("similarity", "centred", "to_language")
     lines = [[row, *(_cell(groups, "first frames", key) for key in keys)] for row, groups in _rows(name).items()]
-    return markdown(["method", "first frames", "mean-centred", "to mean language"], lines)
+    return markdown(["method", "first frames", "first frames, mean-centred", "first frames to mean language"], lines)
 
 
 def progress(name: str) -> str:
@@ -189,7 +195,7 @@ def padded(name: str) -> str:
             )
             lines[-1] += [_difference(own), "" if row == "decisionnce_t" else _difference(own - first)]
     what = ("right instruction first", "VOC, right minus wrong")
-    more = [head for key in what for head in (f"{key}, change", "over decisionnce_t's")]
+    more = [head for key in what for head in (f"{key}, change", f"{key}, change minus decisionnce_t's")]
     return markdown(["method", "padding", *more], lines)
 
 
@@ -219,7 +225,7 @@ AGAINST_T = {
 BRIDGES = ("log variance, 0.1", "log variance, 1", "log variance, 10", "variance, 1", "variance as trained, 1")
 AGAINST_NO_BRIDGE = {f"{row} minus no bridge": (row, "no bridge") for row in (*BRIDGES, "log variance as trained, 1")}
 SEGMENTS = {
-    f"{variant}: its own minus {other}": (variant, f"{variant}, {other}")
+    f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps", "8 steps")), ("decisionnce_p", ()))
     for other in ("a tenth", "half", "whole", *others, "repeats as negatives", "half reworded")
 }

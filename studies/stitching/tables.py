@@ -26,7 +26,8 @@ def stitching() -> str:
                 interval = f" [{one['low']:.2f}, {one['high']:.2f}]" if "low" in one else ""
                 row += [f"{one['success']:.2f}{interval}", number(one["steps"], 1, "none")]
             rows.append(row)
-    return markdown(["method, rule", "alternating: success", "steps", "random: success", "steps"], rows)
+    heads = (f"{style}: {what}" for style in ("alternating", "random") for what in ("success", "steps"))
+    return markdown(["method, rule", *heads], rows)
 
 
 def pairs_solved() -> str:
@@ -50,7 +51,7 @@ def shortcuts() -> str:
                 f"{w['took_short']} / {w['took_long']} / {w['n'] - w['took_short'] - w['took_long']}" for w in ways
             ]
             rows.append([f"{WALKERS[method]}, {allowed}", *cells])
-    return markdown(["method, rule", "branching: short / long / neither", "two pieces"], rows)
+    return markdown(["method, rule", "branching: short / long / neither", "two pieces: short / long / neither"], rows)
 
 
 def layouts() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from counterpoint.data.sampler import Sampler
 from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
 from counterpoint.objectives.decisionnce import DecisionNCET
+from counterpoint.progress import ProgressBar
 from tests.formats.made import memory_store
 
 pytest.importorskip("timm", reason="needs the extra `vision`")
@@ -55,8 +57,12 @@ def test_another_backbone_has_another_store(encoder: DualEncoder, tmp_path: Path
 
 
 def test_an_interrupted_call_continues(encoder: DualEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, seen = memory_store(), []
+    source, seen, counted_from = memory_store(), [], []
     real = DualEncoder.features
+
+    def bar(*given: Any, done: int = 0) -> ProgressBar:
+        counted_from.append(done)
+        return ProgressBar(*given, done=done)
 
     def stops(self: DualEncoder, frames: Tensor) -> Tensor:
         seen.append(len(frames))
@@ -65,11 +71,13 @@ def test_an_interrupted_call_continues(encoder: DualEncoder, tmp_path: Path, mon
         return real(self, frames)
 
     monkeypatch.setattr(DualEncoder, "features", stops)
+    monkeypatch.setattr("counterpoint.data.cache.ProgressBar", bar)
     with pytest.raises(KeyboardInterrupt):
         features_of(encoder, source, root=tmp_path)
     assert not any((path / "store.json").exists() for path in tmp_path.iterdir())
     store = features_of(encoder, source, root=tmp_path)
     assert sum(seen) == source.lengths.sum() + seen[2]  # the interrupted episode alone was computed twice
+    assert counted_from == [0, seen[0] + seen[1]]  # the rate is that of what is computed now
     monkeypatch.undo()
     for number, info in enumerate(source.episodes):
         expected = encoder.features(torch.from_numpy(source.frames(number, np.arange(info.length)))).numpy()

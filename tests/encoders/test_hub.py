@@ -192,6 +192,14 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
         DualEncoder.from_pretrained(folder)
 
 
+def test_a_run_that_has_not_ended_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text('{"format": 3}')
+    hint = r"repeat its `counterpoint train` command, which continues it"
+    with pytest.raises(BadInputError, match=rf"found a run that has not ended; .*{hint}"):
+        load(tmp_path / "run")
+
+
 @pytest.mark.parametrize("open_it", [DualEncoder.from_pretrained, load])
 def test_a_model_of_0_1_is_refused_with_what_to_do(folder: Path, open_it: Callable[[Path], object]) -> None:
     config = json.loads((folder / "config.json").read_text())

@@ -287,6 +287,7 @@ def test_rollouts_while_training(
     assert [line["step"] for line in told] == [2, 4]
     wanted = np.mean([seed % 2 for seed in set(task.seeds)])
     assert [line["success"] for line in told] == pytest.approx([wanted, wanted])
+    assert f"| success | {wanted:.3f} |" in (tmp_path / "run/model/README.md").read_text()
     stubbed(monkeypatch, WiderStub)
     with pytest.raises(BadInputError, match="actions of 5 dimensions; expected 2"):
         train(recipe, data, tmp_path / "other", "metaworld/stub", overrides=own)
@@ -376,7 +377,7 @@ def test_refusals_come_before_the_progress(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(data, tmp_path / "run")
-    stubbed(monkeypatch, WideStub)
+    stubbed(monkeypatch, WiderStub)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where the progress is drawn when it begins
     capsys.readouterr()
     with pytest.raises(BadInputError, match="found actions of 5 dimensions"):

@@ -93,7 +93,15 @@ def test_bad_rows_are_told_and_left_out(tmp_path: Path) -> None:
     assert sorted(error.where.rpartition(", ")[2] for error in told) == ["row 4", "row 5", "row 6"]
 
 
-@pytest.mark.parametrize("name", [".", "nowhere", "file.txt"])
+@pytest.mark.parametrize(("begun", "hint"), [(False, "check the path"), (True, "repeat its `counterpoint collect`")])
+def test_a_missing_data_set_may_be_an_interrupted_recording(tmp_path: Path, begun: bool, hint: str) -> None:
+    if begun:
+        (tmp_path / "nowhere.partial").mkdir()
+    with pytest.raises(BadInputError, match=f"nowhere: found nothing there; expected a data set. Hint: .*{hint}"):
+        open_dataset(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", [".", "file.txt"])
 def test_anything_else_says_what_would_do(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.txt").write_text("hello")
     with pytest.raises(BadInputError, match=r"manifest.csv.*video,instruction, or a folder per task"):

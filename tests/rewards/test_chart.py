@@ -80,6 +80,10 @@ def test_labels_lose_the_middle_that_they_share() -> None:
     ends = [f"{way} the uppermost drawer of the cabinet by its handle" for way in ("open", "close")]
     assert [text.split()[0] for text in shortened(ends)] == ["open", "close"]
     assert all(len(text) <= 38 and text.endswith("handle") for text in shortened(ends))
+    cups = ["pick up the duck and place it on the green plate", "pick up the red cup and place it on the silver pan"]
+    for whole, text in zip(cups, shortened(cups), strict=True):  # cut between words
+        assert set(text.replace("\N{HORIZONTAL ELLIPSIS}", " ").split()) <= set(whole.split())
+        assert len(text) <= 38
     (alone,) = shortened(["x" * 30 + "y" * 30])
     assert (len(alone), alone[0], alone[-1]) == (38, "x", "y")
     assert shortened(["open the drawer", "open the drawer"]) == ["open the drawer"] * 2

@@ -147,7 +147,7 @@ class Agent(ABC):
 
     @abstractmethod
     def build(self, weights: torch.Generator) -> None:
-        """Declare networks with `network` and `tracked`; `weights` samples their initial values."""
+        """Declare the agent's networks by `network` and `tracked`; the generator `weights` draws initial weights."""
 
     def network(self, name: str, module: Network, lr: float) -> Network:
         """Declare a network that Adam trains at rate `lr` on the loss `NAME/loss`."""

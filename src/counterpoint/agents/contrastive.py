@@ -147,7 +147,7 @@ class ContrastiveAgent(Agent):
         return ((1 - share) * expected + share * cloning).mean()
 
     def sampling(self) -> Spec:
-        """Return the keys of both losses."""
+        """Return the spec of transitions with the keys that both losses read."""
         return Spec.transitions(self.reads, discount=self.config.discount, tail=self.config.tail)
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -325,7 +325,7 @@ class SituationMLP(nn.Module):
 
 
 class ContrastiveCritic(nn.Module):
-    """Twin encoders phi and psi behind a shared `InputEncoder`.
+    """Encoders phi and psi, two copies (twins) of each, behind one shared `InputEncoder`.
 
         phi(s, a)  or phi(s, a, g)      situation, action and (TD InfoNCE) the commanded goal
         psi(s+)                         a future state, in goal coordinates

@@ -74,7 +74,7 @@ class IntervalQuasimetric(nn.Module):
     def forward(
         self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"], *, frozen: bool = False
     ) -> Float[Tensor, "E B"]:
-        """Return distances from `start` to `end`, in float32; with `frozen`, alpha gets no gradient."""
+        """Return distances from `start` to `end`, in float32; with `frozen=True`, alpha gets no gradient."""
         shape = (*start.shape[:-1], self.components, -1)
         lengths = interval_union(start.float().reshape(shape), end.float().reshape(shape))
         share = torch.sigmoid(self.mix.detach() if frozen else self.mix)
@@ -302,7 +302,7 @@ class QRL(Agent):
         return {**metrics, "actor/loss": loss}
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Sample from the policy and add noise, or return its mode."""
+        """Sample from the policy and add noise; without the generator `explore`, return the policy's mode."""
         loc, scale = self.actor.gaussian(observation, goal)
         if explore is None:
             return torch.tanh(loc)

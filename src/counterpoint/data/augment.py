@@ -100,7 +100,7 @@ class Shift:
     together: bool = False
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Sample one shift for each view."""
+        """Sample one shift for each view, or, with `together`, for each sample."""
         drawn = rng.integers(2 * self.pad + 1, size=(views.B, 1 if self.together else views.V, 2))
         return np.broadcast_to(drawn, (views.B, views.V, 2)).copy()
 

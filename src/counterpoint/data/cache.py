@@ -132,15 +132,16 @@ def featured(
     def write(building: Path) -> None:
         parts.mkdir(exist_ok=True)
         whole = mend(parts)
-        with ProgressBar("Computing features", int(store.lengths.sum()), "frames") as bar:
-            for episode, info in enumerate(store.episodes):
-                part = f"{episode}.npy"
-                if part not in whole:
-                    rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
-                    buffer = io.BytesIO()
-                    np.save(buffer, np.concatenate(rows).astype(np.float32))
-                    write_part(parts, part, buffer.getvalue())
-                bar.advance(info.length)
+        missing = [episode for episode in range(len(store.episodes)) if f"{episode}.npy" not in whole]
+        total = int(store.lengths.sum())
+        done = total - int(store.lengths[missing].sum())
+        with ProgressBar("Computing features", total, "frames", done=done) as bar:
+            for episode in missing:
+                rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
+                buffer = io.BytesIO()
+                np.save(buffer, np.concatenate(rows).astype(np.float32))
+                write_part(parts, f"{episode}.npy", buffer.getvalue())
+                bar.advance(store.episodes[episode].length)
         build(_WithParts(store, parts), building, key=key, size=0, fit="square", cameras=(), progress=False)
 
     found = _built(folder, write)

@@ -138,7 +138,10 @@ class Table(Protocol):
         """Number of samples per epoch."""
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw the `count` samples of one step, with at least the draws `wanted`; the arguments decide the result."""
+        """Draw `count` samples for training step `step`.
+
+        The result depends only on the arguments. It includes at least the draws that `wanted` names.
+        """
 
 
 class Pick(Protocol):
@@ -317,16 +320,16 @@ class LastFrame:
 class GoalTransition:
     """VIP's and LIV's five frames: o_0, o_g, o_t, o_{t+1} of a random segment, and the clip's last frame.
 
-    The start is uniform, the goal is uniform after the start, and t is uniform in [start, goal]; o_{t+1} never passes
-    the goal.
-    The reward of the transition is 0 where t is the goal and -1 elsewhere: `indices[2] == indices[1]`.
+    The start (o_0) is uniform, the goal (o_g) is uniform after the start, and t is uniform in [start, goal]. If t is
+    the goal, o_{t+1} is o_t. The reward of the transition is 0 if t is the goal (`indices[2] == indices[1]`), otherwise
+    -1.
     """
 
     count: ClassVar[int] = 5
     min_length: ClassVar[int] = 2
 
     def __call__(self, lengths: Integers, rng: np.random.Generator) -> Integers:
-        """Pick steps (start, goal, t, t+1, T-1)."""
+        """Pick five steps of each clip: the segment's start and goal, t and t + 1 between them, and the last, T - 1."""
         start = rng.integers(lengths - 1)
         goal = rng.integers(start + 1, lengths)
         step = rng.integers(start, goal + 1)

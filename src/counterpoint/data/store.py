@@ -109,7 +109,7 @@ class EpisodeStore:
         return cast(Array | None, self._values("features", episode))
 
     def column(self, source: str) -> Array:
-        """Return one of `VECTORS` for all steps of all episodes, end to end; it is joined once and kept.
+        """Return the vectors named `source` of all steps of all episodes, concatenated; the array is kept in memory.
 
         Raises:
             BadInputError: When an episode lacks the vector, or its dimensions differ from those of episode 0.
@@ -170,7 +170,7 @@ def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others:
 
 
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    """Return the vectors of an episode by their names in `VECTORS`, without those that it lacks."""
+    """Return an episode's vectors by name, for the names in `VECTORS`; vectors that the episode lacks are left out."""
     parts = {name: getattr(store, name)(episode) for name in VECTORS}
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -199,7 +199,8 @@ def camera_names(
     names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
     for name in names:
         check_camera(name, store, known)
-    good, expected = names and len(set(names)) == len(names) == (count or len(names)), f"{count or 'some'} of {known}"
+    good = names and len(set(names)) == len(names) == (count or len(names))
+    expected = f"{count or 'some'} of {', '.join(known)}"
     require(good, "camera", ", ".join(names) or "none", expected, "name as many as encoder.cameras, each once")
     return names
 

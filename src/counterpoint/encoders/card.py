@@ -101,9 +101,13 @@ def with_results(card: str, run: Path) -> str:
 
 
 def _results(run: Path) -> str:
-    """Return the numbers in a run's `report.json` (its `results`) and `evaluation.json` as Markdown."""
+    """Return the numbers in a run's result files as Markdown.
+
+    The files are `report.json` (its `results`), and `evaluation.json` or, without it, training's own `result.json`.
+    """
     rows, commands = [], []
-    for name, command in (("report", "report"), ("evaluation", "evaluate")):
+    evaluated = ("evaluation", "evaluate") if (run / "evaluation.json").is_file() else ("result", "train")
+    for name, command in (("report", "report"), evaluated):
         file = run / f"{name}.json"
         if file.is_file():
             found = read_object(file, "a result", "measure again")

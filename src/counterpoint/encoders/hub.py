@@ -1,7 +1,7 @@
-"""The folder in which a model is saved, which is also its repository on the Hub.
+"""The folder of a saved model; its repository on the Hub has the same content.
 
-It holds `config.json` (with `format`, `kind`, which is one of `KINDS`, and `config`), `model.safetensors`, further
-weights that were trained with the model, the digests of all these files in `SHA256SUMS`, and the model card
+The folder holds `config.json`, with the keys `format`, `kind` (one of `KINDS`) and `config`; `model.safetensors`;
+further weights that were trained with the model; the digests of all these files in `SHA256SUMS`; and the model card
 `README.md`. In a training run, this folder is `RUN/model/`.
 """
 
@@ -125,14 +125,16 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
     hint = "look at what it names, then download the folder and load it by its path"
     expected = "a model of the Hub that names no code"
     require(code is None, path_or_hub_id, f"a model that runs {code!r} of an installed package", expected, hint)
-    hint = f"{MAKERS[kind]}; `counterpoint.load` reads a model of any kind"
-    require(found == kind, folder / CONFIG, f"kind {found!r}", repr(kind), hint)
+    require(found == kind, folder / CONFIG, f"kind {found!r}", repr(kind), MAKERS[kind])
     weights = check_part(folder, WEIGHTS, _HINT)
     return ModelFiles(folder / CONFIG, config, read_weights(weights), weights)
 
 
 def _code_in(config: Any) -> str | None:
-    """Return the first function that building this configuration would import and call; `None` if there is none."""
+    """Return the name of the first function that building a model from this configuration would import and call.
+
+    The name is the setting `image_model`; the result is `None` if there is no such function.
+    """
     if not isinstance(config, dict):
         return None
     if config.get("image") == "module":

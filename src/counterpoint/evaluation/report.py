@@ -279,7 +279,10 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
 
 
 def _players(reward: WatchedReward, compared: Compared, embedded: EmbeddedVideos) -> list[tuple[str, dict[str, Any]]]:
-    """Return (instruction, player) for the first video of each of up to `PLAYERS` instructions; y ranges are equal."""
+    """Return (instruction, player) for the first video of each of up to `PLAYERS` instructions.
+
+    All players have the same y range.
+    """
     store, form = compared.store, reward.model.form
     chosen = [embedded.own.tolist().index(own) for own in dict.fromkeys(embedded.own.tolist())][:PLAYERS]
     curves = [reward.curves[at](np.arange(len(embedded.steps[at])), embedded.instructions) for at in chosen]

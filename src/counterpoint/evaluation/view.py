@@ -324,8 +324,8 @@ class Viewer:
                     file.write(chunk)
                 clip = await run_in_threadpool(self._read_video, path, name)
         except BadInputError as error:
-            where = error.where.replace(str(path), name)
-            raise BadInputError(where, error.found, error.expected, error.hint) from error
+            where, found = (text.replace(str(path), name) for text in (error.where, error.found))
+            raise BadInputError(where, found, error.expected, error.hint) from error
         finally:
             path.unlink(missing_ok=True)
         self._clips.get(key, lambda: (clip, clip.bytes))

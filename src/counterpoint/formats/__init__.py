@@ -62,13 +62,13 @@ def recognise(path: str | Path) -> Format:
         expected = "a data set of episodes: Minari is read by `data info`, `data doctor` and agents"
         hint = f"train an agent: counterpoint train td_infonce --data {path} --out OUT"
         raise BadInputError(path, "a Minari data set", expected, hint)
+    if not path.exists():
+        begun = path.with_name(f"{path.name}.partial")  # of `counterpoint collect`
+        hint = f"{begun} is a recording that was interrupted: repeat its `counterpoint collect` command"
+        raise BadInputError(path, "nothing there", "a data set", hint if begun.is_dir() else "check the path")
     raise BadInputError(
         path,
-        "a folder without a data set of a known format"
-        if path.is_dir()
-        else "a file"
-        if path.exists()
-        else "nothing there",
+        "a folder without a data set of a known format" if path.is_dir() else "a file",
         f"one of: {'; '.join(kind.files for kind in FORMATS.values())}",
         "check the path; videos of your own need a manifest.csv with columns video,instruction, or a folder per task",
     )

@@ -139,7 +139,7 @@ class ZarrReplayStore(Reader):
         return images if images.ndim == 3 else images.squeeze(-1 if images.shape[-1] == 1 else 1)
 
     def recorded(self, episode: int, name: str) -> Array:
-        """Return the values of one of `columns`, [T, *shape]."""
+        """Return an episode's values of the column `name`, [T, *shape]."""
         self._whole(f"data/{self._sources[name]}")
         values = self._steps(self._spans[episode], self._sources[name])
         return values.reshape(len(values), *self.columns[name].shape).astype(values.dtype.newbyteorder("="))

@@ -101,7 +101,10 @@ def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:
 
 
 class ActionPrediction(StepObjective):
-    """Base class of objectives that compare their features `predicted` [B, A] with the batch's first action."""
+    """Base class of objectives whose loss is the error of predicted actions against the first action of each sample.
+
+    The predicted actions are `predicted` [B, A] in `Features`.
+    """
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return `action_error`; the metrics include the error of the batch's mean action."""

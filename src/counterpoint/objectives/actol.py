@@ -142,7 +142,7 @@ def pair_scores(
     Args:
         similarity: S(v_i, l).
         near: The videos' `neighbours`.
-        temperature: Divisor of R.
+        temperature: Divisor in R; 0.01 as in the authors' code.
         directed: Use the R of `directed_vlo_loss`.
     """
     wide = similarity.double()
@@ -189,7 +189,7 @@ def vlo_loss(
         frames: Raw embeddings of each video's frames.
         text: Raw embeddings of the videos' instructions.
         times: Frame numbers n(i) (or any times), in any order.
-        temperature: Divisor of R; the authors' 0.01.
+        temperature: Divisor in R; 0.01 as in the authors' code.
         valid: False at padding, which does not change the loss.
     """
     near = neighbours(times, valid)

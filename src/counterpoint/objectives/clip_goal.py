@@ -35,7 +35,7 @@ class CLIPGoalConfig(ClipConfig):
 
     Attributes:
         temperature: Divisor of the cosines.
-        multi_positive: Do not use clips with the same instruction as each other's negatives.
+        multi_positive: If true, clips that share an instruction are not negatives of each other.
     """
 
     temperature: float = Field(default=0.01, gt=0)

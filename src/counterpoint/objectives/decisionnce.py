@@ -63,13 +63,13 @@ class DecisionNCEConfig(ClipConfig):
 
     Attributes:
         temperature: Divisor of the rewards; the authors use 0.01. For random initial weights 0.1 works better.
-        frames: Number of frames per segment (F): 2 in the paper's method; 5 and 9 give the 4 and 8 steps of Appendix
-            E.2 (-T).
+        frames: Number of frames per segment (F): 2 in the paper's method; 5 and 9 give
+            Appendix E.2's variants of -T with 4 and 8 steps.
         draw: How frames are sampled: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
-        multi_positive: Do not use clips with the same instruction as each other's negatives.
+        multi_positive: If true, clips that share an instruction are not negatives of each other.
         unique_instructions: Draw one clip of each distinct instruction in each epoch, as the authors' loader does.
-        clip_weight: Weight of CLIP's loss on each of the F frames. The paper does not have this term. With few clips,
-            the term ties frames to the instruction of their scene.
+        clip_weight: Weight of CLIP's loss on each of the F frames. The paper does not have this term. It
+            trains every frame to match the instruction of its own clip.
     """
 
     temperature: float = Field(default=0.01, gt=0)

@@ -44,8 +44,8 @@ def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) 
     """Return negative cosines, summed over the J steps ahead, mean over rows: from -J (perfect predictions) to J.
 
     Args:
-        predicted: yhat.
-        target: y.
+        predicted: Predicted embeddings of the J future observations (yhat in the module's docstring).
+        target: The target encoder's embeddings of these observations (y).
     """
     ok = predicted.ndim == 3 and predicted.shape == target.shape
     hint = "pass one prediction and one target for every step ahead"

@@ -1,7 +1,7 @@
 """TACO: contrast of a state and its actions with the batch's future states.
 
 Zheng et al., "TACO: Temporal Latent Action-Driven Contrastive Loss for Visual Reinforcement Learning", NeurIPS 2023
-(arXiv 2306.13229). Here only its contrastive terms are used, for pretraining from logged data, without the policy.
+(arXiv 2306.13229). This library uses only its contrastive terms, for pretraining from logged data, without the policy.
 
     F[i, j] = G(z_t, u_t ... u_{t+K-1})_i^T W H(z_{t+K})_j
     TACO      -mean_i log softmax_row(F)[i, i]                  `infonce`

@@ -57,10 +57,13 @@ def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
 
 @in_full_precision
 def td_infonce_weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
-    """Return W (Eq. 9): the softmax over each row of the twins' minimum. Rows sum to 1; W has no gradient.
+    """Return W (Eq. 9): the elementwise minimum over the twin critics, then a softmax along each row.
+
+    Rows sum to 1; W has no gradient.
 
     Args:
-        weight_logits: Logits of the next situations with the states of `future_logits`, under the target critics.
+        weight_logits: Logits of the target critics: row i is the next situation i, column j the j-th random future
+            state, as in `future_logits` of `td_infonce_loss`.
     """
     check_square(weight_logits=weight_logits)
     return _weights(weight_logits)

@@ -1,4 +1,7 @@
-"""The base class of cloned and diffusion policies: it encodes images, keeps a history per row, and executes plans."""
+"""The base class of cloned and diffusion policies: it encodes images, keeps observations, and executes plans.
+
+Observations are kept for each environment; an environment is a row of a batch of observations.
+"""
 
 from __future__ import annotations
 
@@ -294,7 +297,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return found
 
     def _see(self, observation: Observation, rows: list[int], looks: Sequence[bool]) -> None:
-        """Store the observations of rows whose images are read."""
+        """Store the observation of each row where `looks` is true, for its next plan; skip those of the other rows."""
         at = np.flatnonzero(looks)
         states = [np.zeros((len(rows), 0), np.float32)]
         for name, dim in self.state_sources.items():

@@ -48,8 +48,8 @@ class CausalDecoder(nn.Module):
 
     Layers are pre-norm. As in LIBERO, each head is as wide as a token (not a share of it), the attention's inputs have
     no biases, and the activation is GELU. Positions are sinusoidal with base 10, feed-forward blocks have stochastic
-    depth, and there is no final normalisation. Positions count from the window's oldest step, in the episode or before
-    it.
+    depth, and there is no final normalisation. Positions count from the window's oldest step, also if that step
+    lies before the episode's start.
 
     Args:
         config: Sizes, with tokens of width E and a history of H observations.

@@ -262,8 +262,8 @@ class DenoisingTransformer(nn.Module):
 def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Return trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`.
 
-    Biases, norms and learned positions are in `plain`. The original has a weight decay of 1e-3 for `decayed`, and of
-    1e-6 for all weights of its U-Net and encoders. A parameter that modules share is listed once.
+    Biases, norms and learned positions are in `plain`. The authors' code has a weight decay of 1e-3 for `decayed`,
+    and of 1e-6 for all weights of its U-Net and encoders. A parameter that modules share is listed once.
     """
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": []}
     met: set[nn.Parameter] = set()

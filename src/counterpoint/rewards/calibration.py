@@ -289,7 +289,10 @@ def _gains(
 
 
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
-    """Return an episode's goal: the last frame of the next fitted episode with its instruction, or else its own."""
+    """Return an episode's goal: the last frame of the next fitted episode that has the same instruction.
+
+    If there is no such episode, the goal is the episode's own last frame.
+    """
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)
     return np.asarray((alike[after % len(alike)] if alike else one).embeddings[-1])

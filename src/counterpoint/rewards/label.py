@@ -384,7 +384,7 @@ def _where(calibration: Calibration) -> str:
 def _table(
     job: Labelling, files: BlockFiles, store: EpisodeStore, calibration: Calibration, *, monotone: bool
 ) -> tuple[pa.Table, list[int]]:
-    """Return all labels as a table, and the numbers of the episodes in which nothing changes."""
+    """Return all labels as a table, and the numbers of the episodes whose images never change."""
     rows = np.concatenate([np.load(files.path(block)) for block in files.blocks], axis=1)
     parts = np.split(rows, np.cumsum(store.lengths)[:-1], axis=1)
     each = [reward.astype(np.float64) for reward, _, _ in parts]

@@ -344,7 +344,8 @@ class RewardModel:
                 to such frames; the result is the mean of their rewards. For a model that reads the robot's state, the
                 mapping includes the state, [T, S]: `{"front": frames, "state": state}`.
             instructions: One instruction gives [T], a list of L instructions gives [L, T].
-            goal: A goal image [H, W, 3] instead of instructions, which gives [T]; a mapping if `frames` is a mapping.
+            goal: A goal image [H, W, 3] in place of instructions; the result is [T]. If `frames` is a mapping, this is
+                a mapping from cameras to goal images.
             form: The form of the reward (see the module's docstring); by default `self.form`.
 
         Raises:

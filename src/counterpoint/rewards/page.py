@@ -179,9 +179,16 @@ def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
             parts[longer] = parts[longer][:-1] if longer == 0 else parts[longer][1:]
             gaps = [ELLIPSIS if len(parts[0]) < head else "", ELLIPSIS if len(parts[2]) < tail else ""]
             text = " ".join(word for word in [*parts[0], gaps[0], *parts[1], gaps[1], *parts[2]] if word)
-        kept = most - 1 - most // 2
-        found.append(text if len(text) <= most else f"{text[: most // 2].rstrip()}{ELLIPSIS}{text[-kept:].lstrip()}")
+        found.append(text if len(text) <= most else _without_middle(text, most))
     return found
+
+
+def _without_middle(text: str, most: int) -> str:
+    """Return a text without its middle: cut between words if there is a space on both sides, else within words."""
+    begin, end = most // 2, len(text) - (most - 1 - most // 2)
+    first, last = text.rfind(" ", 0, begin + 1), text.find(" ", end - 1)
+    whole = first > 0 and last > 0
+    return f"{text[: first if whole else begin].rstrip()}{ELLIPSIS}{text[last if whole else end :].lstrip()}"
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> int:

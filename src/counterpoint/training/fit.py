@@ -228,7 +228,7 @@ class _Loop:
             self._run.save(self.clock, self._state())
 
     def _save_newest(self) -> None:
-        """Write a checkpoint of the copy of the state at the last rest, unless it is already saved."""
+        """Write a checkpoint from the copy of the state at the last rest (`at_rest`), unless it is already saved."""
         if self.newest is not None and self.newest[0] > self._run.last_saved:
             self._source.flush()
             self._run.save(*self.newest)

@@ -317,7 +317,8 @@ class ObjectiveLearner:
         norms: dict[str, float] = {}
         for name, group in self._groups.items():
             limit = self.config.clip_norm if self.config.clip_norm is not None else math.inf
-            norm = float(whole(nn.utils.clip_grad_norm_(group, limit)))
+            found = nn.utils.clip_grad_norm_(group, limit)
+            norm = float(whole(found) if self._memory.shard else found)
             # Under fp16 the scaler handles an overflow: it skips the step and lowers the scale.
             if not math.isfinite(norm) and self.accelerator.scaler is None:
                 self.optimizer.zero_grad()

@@ -11,6 +11,7 @@ from torch import nn
 from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.card import write_results
 from counterpoint.errors import require_extras
 from counterpoint.files import read_object
 from counterpoint.flags import Device, Environment, PythonOnly, Typed
@@ -102,6 +103,8 @@ def train(
         finally:
             job.source.close()
         job.save(run.model)
+        if run.main:
+            write_results(run.folder)
     meet("end")
     return run
 

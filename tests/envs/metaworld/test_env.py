@@ -206,8 +206,10 @@ def test_the_canary_is_a_digest_that_stays() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(BadInputError, match="did you mean 'drawer-open-v3"):
+    with pytest.raises(BadInputError, match=r"metaworld/drawer-opn: .*did you mean 'drawer-open'"):
         MetaWorldEnv("drawer-opn")
+    with pytest.raises(BadInputError, match="metaworld/default: found no such task"):  # several tasks to `collect`
+        MetaWorldEnv("default")
     with pytest.raises(BadInputError, match=r"'front'.*corner2"):
         MetaWorldEnv("drawer-open", cameras=("front",))
     with pytest.raises(BadInputError, match="at least 16 pixels"):

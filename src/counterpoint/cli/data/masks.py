@@ -65,15 +65,16 @@ def write_masks(
         files: Folder of masks made elsewhere: episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an
             array for each camera, bool or uint8 [T, H, W]. Masks are 0 off the robot and 1 or 255 on it.
         sam: Make masks with this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
-        camera: The camera whose images are segmented; the first camera by default.
+        camera: With `sam`: the camera whose images are segmented; the first camera by default.
         points: A pixel on the robot, as a prompt for the model; may be given several times. It applies to all frames.
         box: A box around the robot, as a prompt for the model.
         batch_size: Number of frames in one batch of the model.
         device: The device of the model; by default a GPU if the machine has one.
 
     Raises:
-        BadInputError: When both kinds of masks are given or none, a mask is wrong or missing, a camera has a mask
-            already, or `out` exists. Nothing is written then.
+        BadInputError: If `files` and `sam` are both given or both missing; if a prompt or `camera` is given without
+            `sam`; if a mask is wrong or missing; if a camera already has a mask; or if `out` exists. Nothing is written
+            then.
         MissingExtraError: When a model is given and `transformers` is not installed.
     """
     found = "neither --from nor --sam" if files is None else "both --from and --sam"

@@ -214,7 +214,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
-        """Return `rgb_array` if the environment can render, otherwise `None`."""
+        """Return `rgb_array` if the task has a view, otherwise the inner environment's `render_mode`."""
         return "rgb_array" if self.task.view is not None else self.env.render_mode
 
     def reset(
@@ -361,7 +361,7 @@ class CorruptedObservations(
     """A wrapper that replaces observations by other observations; `info["corrupted"]` is True for replaced ones.
 
     TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. In this
-    wrapper, each observation, including the first of an episode, is replaced with that probability by an observation
+    wrapper, each observation, including the first of an episode, is replaced with `probability` by an observation
     sampled uniformly from a pool of this environment's observations. The achieved goal, which is part of the
     observation, is replaced too; the desired goal is not. Reward, success and distance refer to the true state.
 

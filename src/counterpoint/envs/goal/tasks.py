@@ -1,8 +1,8 @@
 """Families of goal-reaching simulations: cameras, success distances, and states at a reached goal.
 
 Except for FetchPush, the cameras are those of the contrastive RL and TD InfoNCE authors. Start positions, goals and
-distance (in three dimensions) are those of gymnasium-robotics; the authors' image environments change these
-(`docs/environments.md`).
+the success distance (in three dimensions) are those of gymnasium-robotics; the authors' image environments change all
+three (`docs/environments.md`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class GoalTask:
         raise NotImplementedError
 
     def before_rendering(self) -> None:
-        """Update parts that images show, without any effect on the dynamics."""
+        """Bring what is drawn (positions of bodies, markers) up to date before an image is rendered.
+
+        The dynamics do not change. By default nothing is done.
+        """
 
     def hide_markers(self) -> None:
         """Hide the markers that a real camera would not see, such as the marker at the goal."""

@@ -152,7 +152,9 @@ class MetaWorldEnv(MujocoEnv):
     def __init__(self, task: str, *, repeat: int = 1, **options: Unpack[Options]) -> None:
         chosen = options.pop("steps", None)
         steps = 200 if chosen is None else chosen
-        (self.task,) = resolve_tasks([task])
+        short = task.removesuffix("-v3")
+        require_known(short, [name.removesuffix("-v3") for name in INSTRUCTIONS], f"metaworld/{task}", "no such task")
+        self.task = f"{short}-v3"
         require(repeat >= 1, "repeat", repeat, "1 or more", "2 halves the rate")
         require(1 <= steps <= HORIZON, "steps", steps, f"1 to {HORIZON}", "leave it out for 200, as in the paper")
         self._repeat, self._control_steps = repeat, steps

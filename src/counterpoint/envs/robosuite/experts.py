@@ -102,7 +102,11 @@ class Hand:
 
 
 class _Expert:
-    """Base class of experts: holds the hand, and the number of steps for which the fingers have been closing."""
+    """Base class of experts.
+
+    `hand` is the robot's hand. `_closed` counts the steps since the fingers began to close; it is below 0 while a
+    picker backs off.
+    """
 
     def __init__(self, env: Any) -> None:
         self.env, self.hand = env, Hand(env)

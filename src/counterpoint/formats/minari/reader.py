@@ -1,9 +1,9 @@
 """Minari data sets as replay buffers: D4RL's mazes, gymnasium-robotics' tasks, and the output of `write_minari`.
 
-Two kinds of data are read: those of goal environments, whose observations are `observation`, `achieved_goal` and
-`desired_goal`, and flat vectors, where whole states can serve as goals. Some environments, such as AntMaze, leave the
-achieved coordinates out of `observation`; the reader puts them in front, because an agent must know its location to
-reach a goal.
+Two kinds of data are read: data of goal environments, whose observations have the keys `observation`, `achieved_goal`
+and `desired_goal`; and, with `goals="state"`, data whose observations are flat vectors, in which whole states are the
+goals. Some environments, such as AntMaze, leave the achieved coordinates out of `observation`; the reader puts them in
+front, because an agent must know its location to reach a goal.
 """
 
 from __future__ import annotations

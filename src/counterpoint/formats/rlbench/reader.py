@@ -89,7 +89,8 @@ class RLBenchStore(Reader):
             error is raised.
 
     Raises:
-        BadInputError: When an episode is damaged, lacks numbers or images, or has other cameras than the first.
+        BadInputError: When an episode is damaged, lacks numbers or images, or has cameras that differ from the
+            first episode's.
     """
 
     rate_recorded = False

@@ -235,7 +235,11 @@ def _depth_cameras(features: dict[str, Feature]) -> dict[str, Feature]:
 
 
 def _leaves(value: object, name: str) -> Iterator[Feature]:
-    """Yield the features of nested dictionaries; lists of varying length inside a step are of the kind `other`."""
+    """Yield each leaf of a feature description as a `Feature` named by its path.
+
+    Compressed tensors (with an `encoding`) are of the kind `other`. Sequences and further kinds inside a step are
+    skipped.
+    """
     node = as_mapping(value)
     if "featuresDict" in node:
         for key, child in as_mapping(as_mapping(node["featuresDict"])["features"]).items():
