@@ -252,6 +252,8 @@ def test_depth_grey_images_and_further_columns(tmp_path: Path) -> None:
         "steps/observation/deep": (image(channels=1, dtype="uint16"), [picture(frame) for frame in depth]),
         "steps/observation/grey": (image(channels=1), [picture(frame[..., 0]) for frame in made.frames]),
         "steps/observation/torn": (tensor("float32", -1), np.zeros(4, np.float32)),
+        "steps/observation/boxes": (dataset(tensor("float32", 4)), np.zeros(16, np.float32)),
+        "steps/phase": ({"pythonClassName": "tfds.ClassLabel", "classLabel": {"numClasses": "3"}}, np.arange(4)),
         "steps/note": (text(), [b"a", b"b", b"c", "d\u00e9".encode()]),
     }
     features = json.loads(json.dumps(FEATURES))
@@ -265,7 +267,7 @@ def test_depth_grey_images_and_further_columns(tmp_path: Path) -> None:
     store = open_dataset(root)
     assert isinstance(store, RldsStore)
     assert (store.cameras, store.depth_cameras) == (("image_0", "grey", "wrist_image"), ("deep",))
-    assert {*store.unread} == {"observation.depth", "observation.torn"}
+    assert {*store.unread} == {"observation.depth", "observation.torn", "observation.boxes", "phase"}
     steps = np.arange(4)
     np.testing.assert_array_equal(store.depth(0, steps), depth)
     np.testing.assert_array_equal(store.frames(0, steps, "grey")[..., 2], made.frames[..., 0])

@@ -237,8 +237,8 @@ def _depth_cameras(features: dict[str, Feature]) -> dict[str, Feature]:
 def _leaves(value: object, name: str) -> Iterator[Feature]:
     """Yield each leaf of a feature description as a `Feature` named by its path.
 
-    Compressed tensors (with an `encoding`) are of the kind `other`. Sequences and further kinds inside a step are
-    skipped.
+    Compressed tensors (with an `encoding`), sequences inside a step and further kinds, such as labels of classes, are
+    of the kind `other`.
     """
     node = as_mapping(value)
     if "featuresDict" in node:
@@ -248,13 +248,14 @@ def _leaves(value: object, name: str) -> Iterator[Feature]:
         yield from _leaves(as_mapping(node["sequence"])["feature"], name)
     elif "text" in node:
         yield Feature(name, "text")
-    elif "image" in node or str(as_mapping(node.get("tensor", {})).get("encoding", "none")).lower() == "none":
+    else:
         kind = "image" if "image" in node else "tensor"
-        if content := as_mapping(node.get(kind) or {}):
+        content = as_mapping(node.get(kind) or {})
+        if content and (kind == "image" or str(content.get("encoding", "none")).lower() == "none"):
             shape = tuple(map(as_whole, as_list(as_mapping(content.get("shape", {})).get("dimensions", []))))
             yield Feature(name, kind, shape, str(content.get("dtype") or "uint8"))
-    else:
-        yield Feature(name, "other")
+        else:
+            yield Feature(name, "other")
 
 
 def missing_split(name: str, shards: tuple[Shard, ...]) -> BadInputError:
