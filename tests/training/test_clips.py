@@ -111,7 +111,9 @@ def test_one_judge_is_trained_where_all_would_take_long(
     config = json.loads((out / "config.json").read_text())
     assert [len(part) for part in config["judged"]] == [2]
     assert [path.name for path in (out / "judges").iterdir()] == ["0"]
-    assert "Only 2 of 8 videos are judged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Only 2 of 8 videos are judged" in said
+    assert said.count("cosines of their embeddings") == 1
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,8 @@ class ClipsRecipe(PretrainingRecipe):
             return {}
 
         def words() -> str:
+            if self.data.fold is not None:
+                return ""  # a judge's instructions are the model's, which says this of them
             own = dict.fromkeys(info.instruction for info in train.episodes if info.instruction.strip())
             texts = [*own, *objective.extra_texts] if objective.language else []
             return instructions_in_words(objective.encoder, texts)

@@ -117,8 +117,8 @@ def _train_judges(judges: Sequence[Recipe], run: Run, data: Data | Sequence[Data
         if not _is_trained(folder, judge):
             left = (len(judges) + 1 - number) * seconds[-1] if seconds else 0.0
             if run.main:
-                said = f"; {duration(left)} left" if left else ""
-                print(f"Training judge {number + 1} of {len(judges)}, and the model last{said}", flush=True)
+                said = f"; about {duration(left)} left" if left else ""
+                print(f"Training judge {number + 1} of {len(judges)}; the model itself comes last{said}", flush=True)
             started = time.monotonic()
             train(judge, data, folder, **others)
             seconds.append(time.monotonic() - started)
