@@ -109,7 +109,7 @@ $(INTERCHANGE)/.installed: pyproject.toml | system
 		"Name one: make interchange INTERCHANGE_PYTHON=/path/to/python"; exit 2; }
 	$(INTERCHANGE_PYTHON) -m venv --clear $(INTERCHANGE)
 	$(INTERCHANGE)/bin/pip install --quiet --upgrade pip
-	$(INTERCHANGE)/bin/pip install --quiet --no-compile "lerobot[evaluation,diffusion,pusht,metaworld]>=0.6,<0.7" "mujoco>=3.3,<3.4" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion]"
+	$(INTERCHANGE)/bin/pip install --quiet --no-compile "lerobot[evaluation,diffusion,pusht,metaworld]>=0.6,<0.7" "mujoco>=3.3,<3.4" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion,hdf5,rlds,mcap,zarr,minari]"
 	touch $@
 
 # MuJoCo renders through EGL and one test drives Chromium; both come from the system.

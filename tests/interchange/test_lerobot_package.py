@@ -14,7 +14,8 @@ lerobot_dataset = pytest.importorskip(
 from lerobot.configs import video  # noqa: E402  (after importorskip)
 from lerobot.scripts import convert_dataset_v21_to_v30  # noqa: E402
 
-from counterpoint.data.episode import Array, Episode  # noqa: E402
+from counterpoint.data.episode import Array, Episode, task_of  # noqa: E402
+from counterpoint.formats.lerobot import layout  # noqa: E402
 from counterpoint.formats.lerobot.reader import LeRobotStore  # noqa: E402
 from tests.data.reading import read_episode  # noqa: E402
 from tests.formats.lerobot.made import FPS, episode, write_v21, write_v30  # noqa: E402
@@ -36,19 +37,29 @@ def image_of(item: dict[str, Any], camera: str) -> Array:
     return rounded
 
 
+def task_of_step(own: Episode, step: int) -> str:
+    """The task that LeRobot has for a step: that of its segment, if the segments make up the whole task."""
+    if not own.segments or own.instruction != task_of(own.segments):
+        return own.instruction
+    return [words for first, words in own.segments if first <= step][-1]
+
+
 def assert_same_data(dataset: Any, store: LeRobotStore, episodes: Sequence[int]) -> None:
     """Every frame of `dataset` against the store: numbers, words and pixels equal."""
+    numbers = {layout.ACTION: "actions", layout.STATE: "state", layout.ENVIRONMENT: "environment_state"}
     items = iter(range(len(dataset)))
     for number in episodes:
         own = read_episode(store, number)
         for step in range(len(own)):
             item = dataset[next(items)]
-            assert item["task"] == own.instruction
+            assert item["task"] == task_of_step(own, step)
             assert item["timestamp"].item() == pytest.approx(step / store.info.fps, abs=1e-6)
             assert (item["frame_index"], item["episode_index"]) == (step, number)
-            for key, values in (("action", own.actions), ("observation.state", own.state)):
-                assert values is not None
-                np.testing.assert_array_equal(item[key].numpy().reshape(-1), values[step])
+            for key, part in numbers.items():
+                values = getattr(own, part)
+                assert (key in item) == (values is not None)
+                if values is not None:
+                    np.testing.assert_array_equal(item[key].numpy().reshape(-1), values[step])
             for camera, frames in own.frames.items():
                 np.testing.assert_array_equal(image_of(item, camera), frames[step])
     assert next(items, None) is None

@@ -232,6 +232,23 @@ def test_convert_keeps_splits_vectors_success_and_lossless_cameras(tmp_path: Pat
         np.testing.assert_array_equal(after.state(number), before.state(number))
 
 
+def test_convert_names_the_task_of_episodes_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_v30(
+        tmp_path / "set", [made_episode(n, sizes={}, instruction=text) for n, text in enumerate(("", "lift"))]
+    )
+    unnamed = convert(source, tmp_path / "unnamed")
+    assert "1 of 2 episodes have no instruction: give one with --instruction TEXT" in capsys.readouterr().out
+    (finding,) = examine(unnamed)
+    assert finding.hint == f"name their task: counterpoint data convert {unnamed} OUT --instruction TEXT"
+    named = convert(unnamed, tmp_path / "named", instruction="push the T")
+    assert [info.instruction for info in open_dataset(named).episodes] == ["push the T", "lift"]
+    assert doctor(named) == 0
+    for given, found in (("wipe", "'wipe' for 0 episodes"), (" ", "' ' for 0 episodes")):
+        with pytest.raises(BadInputError, match=f"--instruction: found {found} without an instruction"):
+            convert(named, tmp_path / "again", instruction=given)
+    assert not (tmp_path / "again").exists()
+
+
 def test_convert_resizes(tmp_path: Path) -> None:
     source = write_lerobot(tmp_path / "data", image_cameras=["top", "wrist"])
     out = convert(source, tmp_path / "out", size=16)

@@ -207,6 +207,7 @@ def convert(
     fps: Number = None,
     dialect: Name = None,
     instruction_key: Name = None,
+    instruction: Annotated[str | None, arg(metavar="TEXT")] = None,
     retime: bool = False,
     drop: Repeated = (),
 ) -> Path:
@@ -232,6 +233,7 @@ def convert(
         dialect: The dialect of HDF5 files, if the files do not identify it.
         instruction_key: Key of the instructions to write, if the data record several per episode (`counterpoint data
             info` lists the keys); by default the first instruction that is not empty.
+        instruction: The instruction of the episodes that have none, such as "push the T onto its mark".
         retime: Write frame_index / fps instead of stored timestamps that jitter, and print how far they moved. This
             raises an error if a frame is missing.
         drop: A column or a depth camera to leave out; may be given several times.
@@ -244,6 +246,10 @@ def convert(
     require(instruction_key != SAMPLE, "--instruction-key", repr(SAMPLE), "the key of one instruction to write", hint)
     store = open_dataset(path, dialect=dialect, instruction_key=instruction_key)
     columns, depth = _kept(path, store, drop)
+    nameless = sum(not info.instruction.strip() for info in store.episodes)
+    if instruction is not None:
+        found, expected = f"{instruction!r} for {nameless} episodes without an instruction", "a text, and such episodes"
+        require(instruction.strip() and nameless, "--instruction", found, expected, "leave --instruction out")
     others = [key for key in (store.instructions if isinstance(store, Reader) else ()) if key != instruction_key]
     splits, fingerprint = _splits(path, store, dialect), store.fingerprint
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
@@ -255,7 +261,8 @@ def convert(
     moved = _retimed(path, store, fps) if retime else None
     rate = _rate(store, None if retime else fps)
     resample = fps is not None and not retime
-    convert_one = partial(_episode, store, rate=rate, size=size, resample=resample, depth=depth)
+    given = instruction or ""
+    convert_one = partial(_episode, store, rate=rate, size=size, resample=resample, depth=depth, instruction=given)
     first, _ = convert_one(order[0])
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
@@ -291,6 +298,8 @@ def convert(
     if others:
         kept = f"those of {instruction_key}" if instruction_key else "the first that is not empty"
         print(f"Of several instructions an episode, {kept} were written; the keys were {', '.join(others)}")
+    if nameless and instruction is None:
+        print(f"{nameless} of {len(order)} episodes have no instruction: give one with --instruction TEXT")
     if isinstance(store, Reader) and (left_out := _left_out(store)):
         print(f"Left out: {', '.join(left_out)}")
     if moved is not None:
@@ -404,11 +413,18 @@ def _rate(store: EpisodeStore, fps: int | None) -> int:
 
 
 def _episode(
-    store: EpisodeStore, number: int, *, rate: int, size: int | None, resample: bool, depth: Sequence[str]
+    store: EpisodeStore,
+    number: int,
+    *,
+    rate: int,
+    size: int | None,
+    resample: bool,
+    depth: Sequence[str],
+    instruction: str,
 ) -> tuple[Episode, Array]:
     """Return one episode at the target's rate and size, and its steps in the source.
 
-    Only a few frames at a time are held at full size.
+    `instruction` is that of an episode that has none. Only a few frames at a time are held at full size.
     """
     info = store.episodes[number]
     steps = np.arange(info.length)
@@ -423,7 +439,7 @@ def _episode(
     segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # the last at each step
     parts = tuple((first, words) for first, words in segments.items() if first < len(steps))
     known |= {"success": info.success, "segments": parts, "depth": distances}
-    return Episode(frames, info.instruction, **known), steps
+    return Episode(frames, info.instruction if info.instruction.strip() else instruction, **known), steps
 
 
 def _distances(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:

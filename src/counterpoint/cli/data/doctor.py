@@ -171,7 +171,7 @@ def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Itera
     if nameless:
         listed = f"{', '.join(map(str, nameless[:10]))}{', ...' * (len(nameless) > 10)}"
         found = f"no instruction for {len(nameless)} of {len(locations)} episodes: {listed}"
-        hint = "name their tasks; objectives that learn from instructions leave these episodes out"
+        hint = f"name their task: counterpoint data convert {root} OUT --instruction TEXT"
         yield BadInputError(root / "meta", found, "a task in words", hint)
 
 
