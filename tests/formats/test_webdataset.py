@@ -134,7 +134,7 @@ def test_texts_are_instructions(tmp_path: Path) -> None:
     ("members", "message"),
     [
         ({"0__txt": "push"}, "expected a video or images"),
-        ({"0__jpg": png(0), "0__mp4": b""}, "no|damaged"),
+        ({"0__jpg": png(0), "0__mp4": b""}, "an empty file"),
         ({"0__mp4": b"no video at all"}, "0"),
         ({"0__jpg": png(0), "0__json": "{"}, "JSON"),
         ({"0__jpg": png(0), "0__json": "[1]"}, "JSON"),

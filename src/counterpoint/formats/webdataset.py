@@ -52,7 +52,7 @@ _HEADER = 32  # first bytes of an image, which say how many bits it has
 _TEXT = 1 << 20  # maximum size of a text, in bytes
 _TOGETHER = 8  # shards that are indexed in parallel
 _HINT = "write the shard again; a sample is KEY.mp4 or KEY.000000.jpg ... with KEY.json, KEY.txt or KEY.cls"
-_INDEX = "webdataset-1"
+_INDEX = "webdataset-2"
 
 Place = tuple[int, int]
 """Offset and size of a member in its shard."""
