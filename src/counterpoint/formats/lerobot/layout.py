@@ -71,7 +71,7 @@ class Feature:
     """One column: its dtype (`video`, `image`, `string` or a numpy name) and the shape of one row's value.
 
     An image or a video is marked as depth by `is_depth_map` (LeRobot 0.6), by the older `video.is_depth_map`, or by one
-    channel and "depth" in its name.
+    channel and "depth" in its name or in the names of its dimensions.
     """
 
     dtype: str
@@ -209,7 +209,8 @@ def _feature(name: str, value: object) -> Feature:
     marked = any(each.get(mark) for each in details for mark in ("is_depth_map", "video.is_depth_map"))
     one_channel = len(shape) == 2 or (len(shape) == 3 and 1 in (shape[0], shape[-1]))
     notes = {key: note for key, note in entry.items() if key not in ("dtype", "shape")}
-    return Feature(str(entry["dtype"]), shape, marked or (one_channel and "depth" in name.lower()), notes)
+    named = "depth" in f"{name} {entry.get('names') or ''}".lower()
+    return Feature(str(entry["dtype"]), shape, marked or (one_channel and named), notes)
 
 
 @cache

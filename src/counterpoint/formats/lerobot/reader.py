@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from counterpoint.formats.lerobot.tables import (
     HINT,
     UNITS,
     as_matrix,
+    column_names,
     count_rows,
     encoded,
     file_key,
@@ -83,7 +85,8 @@ class LeRobotStore(Reader):
         self.columns = {name: Column(at.dtype, at.shape, at.notes) for name, at in kept.items()}
         read = {*self._sources.values(), *(key for keys in self._roles.values() for key in keys)}
         nameless = {layout.SUBTASK} & self.info.features.keys() if not (self.root / layout.SUBTASKS).is_file() else ()
-        self.unread = (*unread, *nameless, *(key for key in others if key not in read))
+        undeclared = sorted(column_names(self._locations[0].data) - {*self.info.features, *layout.OWN})
+        self.unread = (*unread, *nameless, *(key for key in others if key not in read), *undeclared)
         self._even: dict[int, Array] | None = None
         words = read_words(self.root, self.info, self._locations)
         self.episodes = tuple(
@@ -107,6 +110,16 @@ class LeRobotStore(Reader):
             _, size, changed = file_key(path)
             digest.update(f"{path.relative_to(self.root)}|{size}|{changed}|".encode())
         return digest.hexdigest()
+
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the cameras whose images have another size than `meta/info.json` says."""
+        for name, key in self._keys.items():
+            with suppress(BadInputError):  # reported where every frame is decoded
+                _, height, width, _ = self.frames(0, np.array([0]), name).shape
+                found, shape = f"{key!r} of shape {list(self.info.features[key].shape)}", self.info.features[key].shape
+                if not {height, width} <= {*shape}:
+                    where, expected = self.root / layout.INFO, f"{height} x {width}, as its images have"
+                    yield BadInputError(where, found, expected, "correct its shape in meta/info.json")
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return the images, uint8 [N, H, W, 3]; see `Reader.frames`."""
@@ -135,6 +148,13 @@ class LeRobotStore(Reader):
 
     def recorded(self, episode: int, name: str) -> Array:
         """Return one of `columns`, [T, *shape]; see `Reader.recorded`."""
+        try:
+            return self._recorded(episode, name)
+        except BadInputError as error:
+            hint = f"{error.hint}; or leave the column out: --drop {name}"
+            raise BadInputError(error.where, error.found, error.expected, hint) from error
+
+    def _recorded(self, episode: int, name: str) -> Array:
         at, key, shape = self._locations[episode], self._sources[name], self.columns[name].shape
         table = self._rows(at, [key], 0, at.length)
         if self.columns[name].dtype == "string":
@@ -217,7 +237,7 @@ class LeRobotStore(Reader):
                 colour.pop(name, None)
                 depth |= {name: key} if deep else {}
                 unread += [] if deep else [name]
-            elif feature.is_visual and 4 in (feature.shape[:1] + feature.shape[-1:]):
+            elif feature.is_visual and {2, 4} & {*feature.shape[:1], *feature.shape[-1:]}:
                 unread.append(f"{name}.alpha")
         return colour, depth, unread
 
