@@ -181,8 +181,9 @@ def media_advice(path: Path) -> str:
     files = [(file, file.suffix.lower().lstrip(".")) for file in sorted(islice(listed, _MOST_LISTED))]
     video = next((file for file, ending in files if ending in (*VIDEO_ENDINGS, *_FURTHER_VIDEOS)), None)
     image = next((file for file, ending in files if ending in (*IMAGE_ENDINGS, *_FURTHER_IMAGES)), None)
+    packed = next((file for file, _ in files if file.name.lower().endswith(".tar.gz")), None)
     if video is None and image is None:
-        return ""
+        return f"unpack shards: gunzip {packed.parent}/*.tar.gz" if packed else ""
     target = path / MANIFESTS[0]
     for file, ending in files:
         if file.parent == path and ending in ("csv", "tsv", "jsonl"):
