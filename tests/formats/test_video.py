@@ -38,9 +38,9 @@ def video(tmp_path: Path) -> Path:
     return path
 
 
-def long_gop(path: Path, count: int = 40, b_frames: int = 3) -> Path:
+def long_gop(path: Path, count: int = 40, b_frames: int = 3, **options: str) -> Path:
     """As other people's files are: B-frames, and a keyframe every 12 frames."""
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream("libx264", rate=25, options={"g": "12", "bf": str(b_frames)})
         stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
         for frame in smooth_frames(count, 32, 48):
@@ -339,6 +339,14 @@ def test_a_file_truncated_behind_its_index_is_refused(tmp_path: Path, video: Pat
     front.write_bytes(front.read_bytes()[: front.stat().st_size // 2])
     with pytest.raises(BadInputError, match="expected 30, as its header says"):
         read_frames(front, [1])
+
+
+def test_a_fragmented_file_that_is_cut_is_refused(tmp_path: Path) -> None:
+    path = long_gop(tmp_path / "browser.mp4", movflags="frag_keyframe+empty_moov")
+    assert probe_video(path).frames == 40
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadInputError, match=r"\d+ frames; expected a whole file.*ffmpeg -i IN -c copy OUT\.mkv"):
+        probe_video(path)
 
 
 @pytest.mark.parametrize("name", ["whole.mp4", "part.bin"])

@@ -262,10 +262,11 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
         packets = known or [_packet(path, packet) for packet in container.demux(stream) if packet.size]
         shown = [(packet.pts, packet.duration) for packet in packets if not packet.discarded]
         # A video that was trimmed without being encoded again has an edit list, which leaves out stored frames.
-        trims = container.format.name.startswith("mov") and not _boxes(path)[1]
-        if not shown or (len(packets) < stream.frames and not trims):
-            expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
-            hint = "the file is truncated or empty: copy it again"
+        is_mov = container.format.name.startswith("mov")
+        cut = is_mov and _boxes(path)[1]
+        if not shown or (len(packets) < stream.frames and (cut or not is_mov)) or (cut and not stream.frames):
+            expected = f"{stream.frames}, as its header says" if stream.frames else "a whole file"
+            hint = "copy it again" + ", or keep what is left: ffmpeg -i IN -c copy OUT.mkv" * bool(shown)
             raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
         times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
         keys = [(packet.pts, packet.dts) for packet in packets if packet.is_key and packet.pts <= times[-1]]
