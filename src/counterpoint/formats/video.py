@@ -31,7 +31,6 @@ from counterpoint.formats.remote import Part, Stream, opened
 # On small frames, threads cost more than they save, and threads do not survive a fork. PyAV < 17 uses none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
-
 Media = str | Path | Part
 """A video file, or a video that is a part of another file."""
 
@@ -263,8 +262,8 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
         shown = [(packet.pts, packet.duration) for packet in packets if not packet.discarded]
         # A video that was trimmed without being encoded again has an edit list, which leaves out stored frames.
         is_mov = container.format.name.startswith("mov")
-        cut = is_mov and _boxes(path)[1]
-        if not shown or (len(packets) < stream.frames and (cut or not is_mov)) or (cut and not stream.frames):
+        short = len(packets) < stream.frames or (is_mov and not stream.frames)
+        if not shown or (short and (not is_mov or _boxes(path)[1])):
             expected = f"{stream.frames}, as its header says" if stream.frames else "a whole file"
             hint = "copy it again" + ", or keep what is left: ffmpeg -i IN -c copy OUT.mkv" * bool(shown)
             raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
@@ -276,7 +275,8 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
         keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
         container.seek(keys[0][1], stream=stream)
         first = next(container.decode(stream), None)
-        require(first is not None, str(path), "no frame that decodes", _EXPECTED, _HINT)
+        if first is None:
+            raise BadInputError(str(path), "no frame that decodes", _EXPECTED, _HINT)
         if container.format.name == "avi" and stream.codec_context.has_b_frames:
             raise BadInputError(str(path), "an .avi with B-frames", "times of its frames, which .avi lacks", _CONVERT)
         orientation, fps = _orientation(first), float(stream.average_rate or Fraction(0))
