@@ -138,7 +138,7 @@ def test_a_video_s_own_times_count(tmp_path: Path) -> None:
     encode_video(tmp_path / "even.mp4", smooth_frames(5, 32, 48), 10)
     videos = [(tmp_path / name).read_bytes() for name in ("v.mp4", "even.mp4")]
     (tmp_path / "set").mkdir()
-    shard(tmp_path / "set" / "s.tar", **{"0__mp4": videos[0], "1__mp4": videos[1], "1__json": '{"fps": 30}'})
+    shard(tmp_path / "set" / "s.tar", **{"0__mp4": videos[0], "1__mp4": videos[1], "1__json": b'{"fps": 30}'})
     store = open_dataset(tmp_path / "set")
     assert isinstance(store, WebDatasetStore)
     np.testing.assert_allclose(store.timestamps(0), times, atol=1e-4)

@@ -212,6 +212,27 @@ OPENPI: Columns = {
 }
 
 
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (("observation.images.side", "side"), ["images.side", "side", "top"]),
+        (("observation.images.side", "observation.side"), ["images.side", "observation.side", "top"]),
+    ],
+)
+def test_cameras_whose_short_names_are_the_same_are_all_kept(
+    keys: tuple[str, str], names: list[str], tmp_path: Path
+) -> None:
+    source = write(tmp_path / "set", **{key: image(np.roll(FRAMES, number, 1)) for number, key in enumerate(keys)})
+    for path in (source, convert(source, tmp_path / "out")):
+        store = lerobot(path)
+        names = names if path == source else ["images.side", "side", "top"]  # they are unique in what is written
+        assert sorted(store.cameras) == names
+        for number, name in enumerate(names[:2]):
+            np.testing.assert_array_equal(store.frames(1, STEPS, name), np.roll(FRAMES, number, 1)[LENGTHS[0] :])
+    key = keys[1]
+    np.testing.assert_array_equal(lerobot(source).frames(1, STEPS, key), np.roll(FRAMES, 1, 1)[LENGTHS[0] :])
+
+
 def test_openpi_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_rows(tmp_path / "set", LENGTHS, OPENPI)
     for path in (source, convert(source, tmp_path / "out")):

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -110,9 +111,18 @@ class Info:
     raw: Mapping[str, Any]  # the whole content of info.json
 
     @property
+    def camera_names(self) -> dict[str, str]:
+        """The name of each image or video feature by its key: the short name, or a longer one if that is not unique."""
+        visual = [key for key, feature in self.features.items() if feature.is_visual]
+        counts = Counter(map(short_name, visual))
+        longer = {key: key.removeprefix("observation.") if key.startswith(IMAGES) else key for key in visual}
+        names = {key: short_name(key) if counts[short_name(key)] == 1 else longer[key] for key in visual}
+        return names if len({*names.values()}) == len(names) else {key: key for key in visual}
+
+    @property
     def cameras(self) -> dict[str, str]:
-        """The feature key of each camera by its short name; depth cameras are left out."""
-        return {short_name(k): k for k, f in self.features.items() if f.is_visual and not f.is_depth}
+        """The feature key of each camera by its name; depth cameras are left out."""
+        return {name: key for key, name in self.camera_names.items() if not self.features[key].is_depth}
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
@@ -199,7 +209,7 @@ def read_info(root: Path) -> Info:
 
 def short_name(key: str) -> str:
     """Return the name of a camera, given its feature key."""
-    return key.removeprefix(IMAGES).removeprefix("observation.")
+    return key.removeprefix(IMAGES if key.startswith(IMAGES) else "observation.")
 
 
 def _feature(name: str, value: object) -> Feature:

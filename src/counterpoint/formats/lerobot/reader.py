@@ -124,7 +124,7 @@ class LeRobotStore(Reader):
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return the images, uint8 [N, H, W, 3]; see `Reader.frames`."""
         short = {key: name for name, key in self._keys.items()}
-        return super().frames(episode, indices, short.get(camera or "", camera))
+        return super().frames(episode, indices, camera if camera in self._keys else short.get(camera or "", camera))
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return the images, uint8 [N, H, W, 3], from a video or from images in the parquet file."""
@@ -231,13 +231,13 @@ class LeRobotStore(Reader):
     def _sort_cameras(self) -> tuple[dict[str, str], dict[str, str], list[str]]:
         """Return the keys of the colour cameras and of the depth cameras by name, and the names of unread features."""
         colour, depth, unread = self.info.cameras, dict[str, str](), list[str]()
-        for key, feature in self.info.features.items():
-            name, deep = layout.short_name(key), self._is_deep(key) if feature.dtype == "image" else False
-            if feature.is_visual and (deep or feature.is_depth):
+        for key, name in self.info.camera_names.items():
+            feature, deep = self.info.features[key], self.info.features[key].dtype == "image" and self._is_deep(key)
+            if deep or feature.is_depth:
                 colour.pop(name, None)
                 depth |= {name: key} if deep else {}
                 unread += [] if deep else [name]
-            elif feature.is_visual and {2, 4} & {*feature.shape[:1], *feature.shape[-1:]}:
+            elif {2, 4} & {*feature.shape[:1], *feature.shape[-1:]}:
                 unread.append(f"{name}.alpha")
         return colour, depth, unread
 
