@@ -3,8 +3,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import struct
 import threading
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,10 @@ def video(tmp_path: Path) -> Path:
     return path
 
 
-def long_gop(path: Path, count: int = 40) -> Path:
+def long_gop(path: Path, count: int = 40, b_frames: int = 3, **options: str) -> Path:
     """As other people's files are: B-frames, and a keyframe every 12 frames."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25, options={"g": "12", "bf": "3"})
+    with av.open(str(path), "w", options=options) as container:
+        stream = container.add_stream("libx264", rate=25, options={"g": "12", "bf": str(b_frames)})
         stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
         for frame in smooth_frames(count, 32, 48):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
@@ -135,6 +137,42 @@ def test_other_containers(tmp_path: Path, ending: str) -> None:
     np.testing.assert_array_equal(read_frames(path, [11, 4, 5, 0]), whole[[11, 4, 5, 0]])
 
 
+def test_random_access_is_exact_where_a_seek_changes_the_times(tmp_path: Path) -> None:
+    path = tmp_path / "camera.mpg"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg2video", rate=25, options={"g": "12"})
+        stream.height, stream.width, stream.pix_fmt = 64, 96, "yuv420p"
+        for frame in smooth_frames(60, 64, 96):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode(None))
+    whole = np.stack(decoded_in_order(path))
+    for number in (59, 25, 38, 13, 0):
+        np.testing.assert_array_equal(read_frames(path, [number])[0], whole[number])
+
+
+def test_an_avi_with_b_frames_is_refused_because_it_has_no_presentation_times(tmp_path: Path) -> None:
+    path = long_gop(tmp_path / "action_camera.avi")
+    with pytest.raises(BadInputError, match=r"an \.avi with B-frames.*ffmpeg -i IN -c:v libx264 OUT\.mp4"):
+        probe_video(path)
+
+
+@pytest.mark.parametrize("b_frames", [0, 3])
+@pytest.mark.parametrize(("start", "stop"), [(0, 25), (15, 40), (15, 25)])
+def test_a_video_trimmed_by_an_edit_list_is_what_is_shown(b_frames: int, start: int, stop: int, tmp_path: Path) -> None:
+    path = long_gop(tmp_path / "phone.mp4", b_frames=b_frames)
+    whole, content = np.stack(decoded_in_order(path)), bytearray(path.read_bytes())
+    units = struct.unpack_from(">I", content, content.index(b"mdhd") + 16)[0]
+    length = (stop - start) * 1000 // 25  # in the file's own thousandths of a second
+    at = content.index(b"elst") + 12
+    begin = struct.unpack_from(">i", content, at + 4)[0] + start * units // 25
+    struct.pack_into(">Ii", content, at, length, begin)
+    path.write_bytes(content)
+    os.utime(path, (1, 1))
+    assert probe_video(path).frames == stop - start
+    for number in (stop - start - 1, 0, 5):
+        np.testing.assert_array_equal(read_frames(path, [number])[0], whole[start + number])
+
+
 def test_a_turned_phone_video_comes_upright(video: Path) -> None:
     content = bytearray(video.read_bytes())
     matrix = content.index(b"tkhd") + 44
@@ -178,6 +216,24 @@ def test_frame_times_of_a_constant_and_of_a_variable_rate(tmp_path: Path, video:
     assert has_uneven_rate(tmp_path / "variable.mp4")
     assert not has_uneven_rate(video)
     np.testing.assert_allclose(frame_times(tmp_path / "variable.mp4")[:-1], times, atol=1e-4)
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_the_times_decide_where_the_header_names_another_rate(variable: bool, tmp_path: Path) -> None:
+    path, ticks = tmp_path / "screen.mkv", [33 * number + 200 * max(0, number - 20) * variable for number in range(40)]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"bf": "0"})
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        for tick, pixels in zip(ticks, smooth_frames(40, 32, 48), strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = tick, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    times = frame_times(path)
+    assert probe_video(path).variable == variable
+    np.testing.assert_allclose(times[:-1], np.array(ticks) / 1000, atol=1e-9)
+    assert probe_video(path).fps == pytest.approx(40 / times[-1])
 
 
 def test_the_same_frames_give_the_same_file(tmp_path: Path, video: Path) -> None:
@@ -285,6 +341,14 @@ def test_a_file_truncated_behind_its_index_is_refused(tmp_path: Path, video: Pat
         read_frames(front, [1])
 
 
+def test_a_fragmented_file_that_is_cut_is_refused(tmp_path: Path) -> None:
+    path = long_gop(tmp_path / "browser.mp4", movflags="frag_keyframe+empty_moov")
+    assert probe_video(path).frames == 40
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadInputError, match=r"\d+ frames; expected a whole file.*ffmpeg -i IN -c copy OUT\.mkv"):
+        probe_video(path)
+
+
 @pytest.mark.parametrize("name", ["whole.mp4", "part.bin"])
 def test_a_file_cut_before_its_index_says_so(name: str, tmp_path: Path, video: Path) -> None:
     content = video.read_bytes()[:2000]
@@ -304,6 +368,16 @@ def test_a_matroska_file_that_is_cut_says_so_but_an_unfinished_recording_is_read
     at = content.index(b"\x18\x53\x80\x67") + 4
     path.write_bytes(content[:at] + b"\x01" + b"\xff" * 7 + content[at + 8 :])  # a recorder cannot know the length
     assert probe_video(path).frames == 40
+
+
+@pytest.mark.parametrize(
+    ("content", "found"), [(b"", "an empty file"), (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull")]
+)
+def test_a_file_that_was_not_downloaded_says_so(content: bytes, found: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match=found):
+        probe_video(path)
 
 
 @pytest.mark.parametrize("name", ["missing.mp4", "folder", "text.mp4"])

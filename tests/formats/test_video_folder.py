@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from PIL import Image
 
 from counterpoint.cli.data import commands
 from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.manifest import write_manifest
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
@@ -102,7 +105,10 @@ def test_fingerprint_follows_manifest_and_videos(folder: Path) -> None:
 BAD_ROWS = {
     "videos/9.mp4,task": r"no file 'videos/9.mp4'",
     "../data/videos/0.mp4,task": "leaves the folder",
-    "/etc/passwd,task": "leaves the folder",
+    "/etc/passwd,task": "an absolute path",
+    "videos/0.MP4,task": "name it 'videos/0.mp4'",
+    "videos/0,task": "name it 'videos/0.mp4'",
+    "# the rest is of Monday": "remove comments",
     "link.mp4,task": "leaves the folder",
     "loop.mp4,task": "loop.mp4",
     "vid\0eo.mp4,task": "video",
@@ -228,6 +234,7 @@ def test_frames_alone_are_one_episode_a_folder(tmp_path: Path, capsys: pytest.Ca
     images = [write_frames(tmp_path / f"run{number}", count=3 + number, seed=number) for number in range(2)]
     (tmp_path / "run0" / ".DS_Store").write_text("litter")
     (tmp_path / "run0" / "Thumbs.db").write_text("litter")
+    (tmp_path / "__MACOSX").mkdir()
     store = open_dataset(tmp_path)
     assert isinstance(store, FrameFolderStore)
     assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [(3, "", 10), (4, "", 10)]
@@ -240,15 +247,22 @@ def test_frames_alone_are_one_episode_a_folder(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    "other", ["frame_01.png", "frame_9.jpg", "depth_9.png", "notes.txt", "sub/frame_9.png"], ids=lambda name: name[:8]
+    ("other", "why"),
+    [
+        ("frame_01.png", "two names have the same number"),
+        ("frame_9.jpg", "'frame_9.jpg' is beside frame_NUMBER.png"),
+        ("depth_9.png", "'depth_9.png' is beside frame_NUMBER.png"),
+        ("notes.txt", "'notes.txt' is beside frame_NUMBER.png"),
+        ("sub/frame_9.png", "'sub' is beside frame_NUMBER.png"),
+    ],
 )
-def test_only_frames_of_one_name_are_an_episode(other: str, tmp_path: Path) -> None:
+def test_only_frames_of_one_name_are_an_episode(other: str, why: str, tmp_path: Path) -> None:
     write_frames(tmp_path / "run", count=3)
     (tmp_path / "run" / other).parent.mkdir(exist_ok=True)
     (tmp_path / "run" / other).write_bytes((tmp_path / "run" / "frame_1.png").read_bytes())
-    with pytest.raises(BadInputError, match="known format"):
+    with pytest.raises(BadInputError, match=f"known format.*must hold only .png or only .jpg images.*{why}"):
         open_dataset(tmp_path / "run")
-    with pytest.raises(BadInputError, match=r"row 2, .*run: found other entries.*numbered images alone"):
+    with pytest.raises(BadInputError, match=rf"row 2, .*run: found {why}.*numbered images alone"):
         VideoFolderStore(manifest(tmp_path, "video,instruction\nrun,open\n"))
 
 
@@ -299,7 +313,7 @@ def test_folders_of_videos_are_named_by_their_tasks(tmp_path: Path, capsys: pyte
     assert "the names of the folders, with spaces for underscores" in said
 
 
-@pytest.mark.parametrize("name", ["train", "Videos", "0001"])
+@pytest.mark.parametrize("name", ["train", "Videos", "0001", "episode_0", "failure", "left wrist"])
 def test_a_folder_that_names_no_task_is_refused_or_left_out(name: str, tmp_path: Path) -> None:
     (write_tasks(tmp_path) / "close the drawer").rename(tmp_path / name)
     with pytest.raises(BadInputError, match=rf"{name}: found a folder '{name}' of videos.*rename the folder"):
@@ -315,6 +329,71 @@ def test_folders_that_hold_anything_else_are_not_taken_for_tasks(other: str, tmp
     (tmp_path / other).write_text("else")
     with pytest.raises(BadInputError, match="known format"):
         open_dataset(tmp_path)
+
+
+def advice(path: Path) -> str:
+    with pytest.raises(BadInputError) as caught:
+        open_dataset(path)
+    return caught.value.hint
+
+
+def test_unrecognised_videos_are_named_with_what_makes_them_readable(tmp_path: Path) -> None:
+    nested = tmp_path / "nested"
+    write_tasks(nested / "kitchen")
+    (nested / "kitchen/open_the_drawer/a.mp4").rename(nested / "kitchen/open_the_drawer/a.m4v")
+    row = "kitchen/close the drawer/a.mp4"
+    assert f"write {nested / 'manifest.csv'} with the columns video,instruction, and a row for {row}" in advice(nested)
+    manifest(nested, f"video,instruction\n{row},close\nkitchen/open_the_drawer/a.m4v,open\n")
+    assert [info.length for info in open_dataset(nested).episodes] == [5, 5]
+
+
+def test_the_table_of_unrecognised_videos_is_named(tmp_path: Path) -> None:
+    encode_video(tmp_path / "a.mp4", smooth_frames(5, 32, 48), 10)
+    (tmp_path / "labels.csv").write_text("FILE,TASK\na.mp4,open\n")
+    table, out = tmp_path / "labels.csv", tmp_path / "manifest.csv"
+    command = f"counterpoint data manifest {table} {out} --columns video=NAME instruction=NAME"
+    assert advice(tmp_path) == command
+    write_manifest(table, out, columns=["video=FILE", "instruction=TASK"])
+    assert open_dataset(tmp_path).episodes[0].instruction == "open"
+    (tmp_path / "manifest.csv").unlink()
+    (tmp_path / "labels.csv").rename(tmp_path / "clips.xlsx")
+    assert advice(tmp_path).startswith("save clips.xlsx as CSV")
+
+
+def test_unrecognised_frames_are_named_with_what_makes_them_readable(tmp_path: Path) -> None:
+    write_frames(tmp_path / "task" / "run", count=3)
+    assert "a row for each folder, such as task/run" in advice(tmp_path)
+    manifest(tmp_path, "video,instruction\ntask/run,open\n")
+    assert open_dataset(tmp_path).episodes[0].length == 3
+
+
+def test_columns_of_a_manifest_that_are_not_read_are_named(folder: Path) -> None:
+    manifest(folder, "video,instruction,start_frame,\nvideos/0.mp4,task,5,\n")
+    assert VideoFolderStore(folder).unread == ("start_frame",)
+    manifest(folder, "video,instruction,Start\nvideos/0.mp4,task,0.2\n")
+    with pytest.raises(BadInputError, match=r"a column 'Start'; expected 'start'.*--columns start=Start"):
+        VideoFolderStore(folder)
+
+
+def test_doctor_finds_frames_that_two_rows_name(folder: Path) -> None:
+    manifest(folder, "video,instruction,end\nvideos/0.mp4,open,\nvideos/0.mp4,open,0.5\nvideos/0.mp4,close,\n")
+    (finding,) = VideoFolderStore(folder).findings()
+    assert finding.found == "the same frames twice, as 'open' and as 'close'"
+
+
+def test_accents_are_read_in_the_form_of_the_file_system(folder: Path) -> None:
+    (folder / "videos" / "0.mp4").rename(folder / "videos" / "Tu\u0308r.mp4")
+    store = VideoFolderStore(manifest(folder, "video,instruction\nvideos/T\u00fcr.mp4,open\n"))
+    assert store.episodes[0].instruction == "open"
+
+
+def test_a_json_list_is_turned_into_lines_by_the_command_of_the_hint(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text(json.dumps([{"video": "videos/0.mp4", "instruction": "open"}], indent=1))
+    with pytest.raises(BadInputError, match="a JSON list; expected JSON lines") as caught:
+        VideoFolderStore(folder / "rows.jsonl")
+    command = caught.value.hint.replace("python", sys.executable, 1)
+    subprocess.run(command, shell=True, check=True, cwd=folder)
+    assert VideoFolderStore(folder / "lines.jsonl").episodes[0].instruction == "open"
 
 
 def test_unknown_camera(folder: Path) -> None:

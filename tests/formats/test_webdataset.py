@@ -17,8 +17,9 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.tar import indexed, members
+from counterpoint.formats.video import encode_video
 from counterpoint.formats.webdataset import WebDatasetStore
-from tests.formats.made import memory_store
+from tests.formats.made import memory_store, smooth_frames, write_variable_rate
 from tests.formats.remote_made import add, write_shards
 
 
@@ -118,29 +119,54 @@ def test_folders_are_splits(source: EpisodeStore, tmp_path: Path) -> None:
 
 def test_texts_are_instructions(tmp_path: Path) -> None:
     one: dict[str, Any] = {"0__jpg": png(1)}
-    about = json.dumps({"instruction": "push", "fps": 5, "success": True})
-    one |= {"0__json": about, "1__jpg": png(2), "1__txt": "pull\n", "2__png": png(3)}
+    about = b"\xef\xbb\xbf" + json.dumps({"instruction": "push", "fps": 5, "success": True, "place": "sink"}).encode()
+    one |= {"0__json": about, "0__txt": "push\n", "1__jpg": png(2), "1__txt": "pull\n", "2__png": png(3)}
     other: dict[str, Any] = {"a/0__jpg": png(4), "a/0__cls": "7", "0__0__jpg": png(5), "0__10__jpg": png(6)}
     shard(tmp_path / "s-0.tar", **one)
     shard(tmp_path / "s-1.tar", **other)
     store = open_dataset(tmp_path)
     facts = [(info.length, info.instruction, info.fps, info.success) for info in store.episodes]
+    assert isinstance(store, WebDatasetStore)
+    assert store.unread == ("json:place",)
     first, rest = (1, "push", 5, True), [(1, "pull"), (1, ""), (1, "7"), (2, "")]
     assert facts == [first, *((*known, 10, None) for known in rest)]
     assert store.frames(4, np.array([1, 0]))[:, 0, 0, 0].tolist() == [6, 5]
+
+
+def test_a_video_s_own_times_count(tmp_path: Path) -> None:
+    times = write_variable_rate(tmp_path / "v.mp4")
+    encode_video(tmp_path / "even.mp4", smooth_frames(5, 32, 48), 10)
+    videos = [(tmp_path / name).read_bytes() for name in ("v.mp4", "even.mp4")]
+    (tmp_path / "set").mkdir()
+    shard(tmp_path / "set" / "s.tar", **{"0__mp4": videos[0], "1__mp4": videos[1], "1__json": b'{"fps": 30}'})
+    store = open_dataset(tmp_path / "set")
+    assert isinstance(store, WebDatasetStore)
+    np.testing.assert_allclose(store.timestamps(0), times, atol=1e-4)
+    assert store.episodes[1].fps == 10
+    (finding,) = store.findings()
+    assert (finding.found, finding.expected) == ("10 frames a second", "30, as fps says")
+
+
+def test_packed_shards_name_the_command_that_unpacks_them(tmp_path: Path) -> None:
+    (tmp_path / "s-0.tar.gz").write_bytes(b"packed")
+    with pytest.raises(BadInputError, match=r"unpack shards: gunzip .*\*\.tar\.gz"):
+        open_dataset(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
         ({"0__txt": "push"}, "expected a video or images"),
-        ({"0__jpg": png(0), "0__mp4": b""}, "no|damaged"),
+        ({"0__jpg": png(0), "0__mp4": b""}, "an empty file"),
         ({"0__mp4": b"no video at all"}, "0"),
         ({"0__jpg": png(0), "0__json": "{"}, "JSON"),
         ({"0__jpg": png(0), "0__json": "[1]"}, "JSON"),
         ({"0__jpg": png(0), "0__json": '{"instruction": ["a"]}'}, "a text"),
         ({"0__jpg": png(0), "0__json": '{"fps": -1}'}, "above 0"),
         ({"0__a__0__jpg": png(0), "0__b__0__jpg": png(0), "0__b__1__jpg": png(0)}, "one length"),
+        ({"0__jpg": png(0), "0__txt": "öffne".encode("latin-1")}, "byte 0xf6 at 0 of txt, which is not UTF-8"),
+        ({"0__jpg": png(0), "0__txt": "pull", "0__json": '{"instruction": "push"}'}, "'push' in 0.json and 'pull' in"),
+        ({"0__1__jpg": png(0), "0__a__jpg": png(0), "0__a__json": "{}"}, "a text for each of a.*keys without dots"),
     ],
 )
 def test_bad_samples_are_named_and_left_out(members: dict[str, bytes | str], message: str, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_depth_grey_alpha_and_other_arrays(
         "alpha": alpha,
         "deep": rng.integers(0, 1 << 16, (12, 16, 16), dtype=np.uint16),
         "depth_left": rng.random((12, 1, 16, 16), dtype=np.float32),
+        "depth_codes": grey,  # of 8 bits, whose unit is not known
         "grey": grey,
         "keypoint": rng.normal(size=(12, 9, 2)).astype(">f4"),
         "marks": rng.integers(0, 9, (12, 5, 2), dtype=np.uint16),  # too small for images
@@ -124,7 +125,7 @@ def test_depth_grey_alpha_and_other_arrays(
     assert "deep 16x16, uint16 millimetres, depth_left 16x16, float32 metres" in told
     with pytest.raises(BadInputError, match=r"--drop alpha\.alpha"):
         convert(tmp_path / "set", tmp_path / "out")
-    kept = open_dataset(convert(tmp_path / "set", tmp_path / "out", drop=["alpha.alpha", "marks"]))
+    kept = open_dataset(convert(tmp_path / "set", tmp_path / "out", drop=["alpha.alpha", "depth_codes", "marks"]))
     assert isinstance(kept, LeRobotStore)
     assert {*kept.columns} == {"action", "keypoint", "recorded_timestamp"}
     for name, source in (("action", "action"), ("keypoint", "keypoint"), ("recorded_timestamp", "timestamp")):
@@ -141,6 +142,13 @@ def changed(**arrays: Array) -> dict[str, Array]:
     ("arrays", "ends", "words"),
     [
         (changed(img=np.random.default_rng(0).random((12, 16, 16, 3), np.float32)), ENDS, r"\[0, 255\].*by 255"),
+        (
+            changed(
+                img=np.arange(12, dtype=np.float32)[:, None, None, None] / 12 * np.ones((12, 16, 16, 3), np.float32)
+            ),
+            ENDS,
+            r"\[0, 255\].*by 255",  # although the first image is black
+        ),
         (changed(img=np.full((12, 16, 16, 3), 300, np.float32)), ENDS, "out of range"),
         (changed(img=np.full((12, 16, 16, 3), np.nan, np.float32)), ENDS, "out of range"),
         (changed(action=np.full((12, 2), np.nan, np.float32)), ENDS, "not finite at step 0"),

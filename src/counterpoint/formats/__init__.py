@@ -56,6 +56,7 @@ def recognise(path: str | Path) -> Format:
     for kind in FORMATS.values():
         if kind.recognises(path):
             return kind  # type: ignore[no-any-return]
+    from counterpoint.formats.kinds import MANIFESTS, media_advice
     from counterpoint.formats.minari.files import is_minari
 
     if is_minari(path):
@@ -66,11 +67,12 @@ def recognise(path: str | Path) -> Format:
         begun = path.with_name(f"{path.name}.partial")  # of `counterpoint collect`
         hint = f"{begun} is a recording that was interrupted: repeat its `counterpoint collect` command"
         raise BadInputError(path, "nothing there", "a data set", hint if begun.is_dir() else "check the path")
+    otherwise = f"a {MANIFESTS[0]} with columns video,instruction, or a folder per task"
     raise BadInputError(
         path,
         "a folder without a data set of a known format" if path.is_dir() else "a file",
         f"one of: {'; '.join(kind.files for kind in FORMATS.values())}",
-        "check the path; videos of your own need a manifest.csv with columns video,instruction, or a folder per task",
+        media_advice(path) or f"check the path; videos of your own need {otherwise}",
     )
 
 

@@ -198,7 +198,8 @@ def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence
     Raises:
         BadInputError: When the image is too large or damaged.
     """
-    expected, hint = f"a whole {' or '.join(formats)}", "copy or download it again"
+    expected = f"a whole {' or '.join(formats)}"
+    hint = "copy or download it again; save an image of another kind as PNG or JPEG"
     with parsing(where, expected, hint), Image.open(io.BytesIO(content), formats=tuple(formats)) as image:
         pixels, hint = image.width * image.height, "do not trust this file"
         found = f"{image.width} x {image.height} pixels"

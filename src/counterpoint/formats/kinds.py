@@ -7,8 +7,10 @@ import os
 import re
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from counterpoint.errors import require
@@ -106,8 +108,22 @@ EPIC_KITCHENS = Format(
 MANIFESTS = ("manifest.csv", "manifest.tsv", "manifest.jsonl")
 """The possible names of a manifest."""
 VIDEO_ENDINGS, IMAGE_ENDINGS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png")
+_FURTHER_IMAGES = ("bmp", "tif", "tiff", "webp")  # not read
+_MOST_LISTED = 10_000  # files that are looked at to give advice
 _NUMBERED = re.compile(rf"(.*?)(\d{{1,18}})\.({'|'.join(IMAGE_ENDINGS)})", re.IGNORECASE)
-_LITTER = {"Thumbs.db", "desktop.ini"}  # files to ignore, as files whose names start with a dot are
+_FURTHER_VIDEOS = (
+    "m4v",
+    "mpg",
+    "mpeg",
+    "ts",
+    "mts",
+    "m2ts",
+    "3gp",
+    "wmv",
+    "flv",
+    "gif",
+)  # read if a manifest names them
+_LITTER = {"Thumbs.db", "desktop.ini", "__MACOSX"}  # names to ignore, as files whose names start with a dot are
 
 
 def _visible(folder: Path) -> list[str]:
@@ -124,6 +140,20 @@ def numbered_images(folder: Path) -> dict[int, str]:
     names = {int(match[2]): match[0] for match in found if match}
     alike = len({(match[1], match[3].lower()) if match else None for match in found}) == 1
     return dict(sorted(names.items())) if alike and len(names) == len(found) > 1 else {}
+
+
+def misfit(folder: Path) -> str:
+    """Return what keeps the images of a folder from being numbered frames, in words."""
+    found = {name: _NUMBERED.fullmatch(name) for name in _visible(folder)}
+    kinds = Counter((match[1], match[3].lower()) for match in found.values() if match)
+    if not kinds or len(found) < 2:
+        return f"{next(iter(found), 'nothing')!r} is there" + " alone" * (len(found) < 2)
+    (prefix, ending), _ = kinds.most_common(1)[0]
+    others = [name for name, match in found.items() if not match or (match[1], match[3].lower()) != (prefix, ending)]
+    if others:
+        more = f" and {len(others) - 1} more" * (len(others) > 1)
+        return f"{others[0]!r}{more} is beside {prefix}NUMBER.{ending}"
+    return "two names have the same number"
 
 
 def frame_folders(path: Path) -> list[Path]:
@@ -143,6 +173,32 @@ def task_folders(path: Path) -> dict[Path, list[Path]]:
             return {}
         found[folder] = [folder / name for name in names]
     return found
+
+
+def media_advice(path: Path) -> str:
+    """Return how to make a folder readable that holds videos, images or their table; empty if it holds none."""
+    listed = (Path(folder) / name for folder, _, names in os.walk(path) for name in sorted(names) if name[0] != ".")
+    files = [(file, file.suffix.lower().lstrip(".")) for file in sorted(islice(listed, _MOST_LISTED))]
+    video = next((file for file, ending in files if ending in (*VIDEO_ENDINGS, *_FURTHER_VIDEOS)), None)
+    image = next((file for file, ending in files if ending in (*IMAGE_ENDINGS, *_FURTHER_IMAGES)), None)
+    packed = next((file for file, _ in files if file.name.lower().endswith(".tar.gz")), None)
+    if video is None and image is None:
+        return f"unpack shards: gunzip {packed.parent}/*.tar.gz" if packed else ""
+    target = path / MANIFESTS[0]
+    for file, ending in files:
+        if file.parent == path and ending in ("csv", "tsv", "jsonl"):
+            return f"counterpoint data manifest {file} {target} --columns video=NAME instruction=NAME"
+        if file.parent == path and (ending in ("xlsx", "xls", "ods") or file.stem.lower() == "manifest"):
+            return f"save {file.name} as CSV, as {target}, with the columns video and instruction"
+    if video is not None:
+        beside = "a folder per task must hold nothing but videos, and lie directly in the data's folder"
+        return f"write {target} with the columns video,instruction, and a row for {video.relative_to(path)}; {beside}"
+    assert image is not None
+    if numbered_images(image.parent):
+        inside = image.parent.relative_to(path)
+        return f"write {target} with the columns video,instruction, and a row for each folder, such as {inside}"
+    alone = "must hold only .png or only .jpg images, at least two, whose names differ in their number alone"
+    return f"the folder {image.parent} {alone}, and {misfit(image.parent)}"
 
 
 VIDEO_FOLDER = Format(

@@ -140,6 +140,8 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str], hint: str, on_bad_r
                 yield Row(path, number, dict(zip(header, values, strict=True)), "," if separator == ";" else ".")
             else:
                 expected, quote = f"{len(header)}, as in the header", f"put text with a {name} in double quotes"
+                if values[0].lstrip().startswith(("#", "//")):
+                    quote = "remove comments"
                 on_bad_row(BadInputError(f"{path}, row {number}", f"{len(values)} fields", expected, quote))
     except csv.Error as error:
         expected, quotes = f"{name}-separated values", "close every double quote, and write one inside text twice"
@@ -158,6 +160,9 @@ def _header(text: str, separator: str) -> list[str]:
 
 
 def _json_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
+    code = f'import json; [print(json.dumps(row)) for row in json.load(open("{path.name}"))]'
+    hint = f"python -c '{code}' > lines.jsonl"
+    require(not text.lstrip().startswith("["), f"{path}, row 1", "a JSON list", "JSON lines: one object a line", hint)
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

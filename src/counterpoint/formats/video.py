@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import av
 import numpy as np
@@ -30,7 +30,6 @@ from counterpoint.formats.remote import Part, Stream, opened
 
 # On small frames, threads cost more than they save, and threads do not survive a fork. PyAV < 17 uses none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
-
 
 Media = str | Path | Part
 """A video file, or a video that is a part of another file."""
@@ -142,10 +141,6 @@ def reading(path: Media) -> AbstractContextManager[None]:
     return parsing(str(path), _EXPECTED, _HINT)
 
 
-def _damaged(path: Media, found: str) -> BadInputError:
-    return BadInputError(str(path), found, _EXPECTED, _HINT)
-
-
 _FileKey = tuple[str | Part, int, int]
 
 
@@ -184,6 +179,7 @@ class _Index:
 # A title that is not UTF-8 must not make a video unreadable; av 19 reads any title, and dropped the option.
 _TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
+_LFS = b"version https://git-lfs"
 _MOST_BOXES = 10_000  # top-level boxes that are examined: a fragmented file has two per second
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
@@ -197,7 +193,13 @@ def _container(path: str | Part, source: str | Stream) -> Any:
     try:
         return av.open(source, "r", **_TITLES)
     except av.InvalidDataError:
-        if not _lacks_index(path):
+        with _bytes_of(path) as file:
+            head = file.read(len(_LFS))
+        require(head, str(path), "an empty file", _EXPECTED, "copy or download it again, or leave it out")
+        hint = "fetch the files themselves: git lfs pull, in the folder of the repository"
+        require(head != _LFS, str(path), "the text that Git LFS keeps in place of a file", _EXPECTED, hint)
+        kinds, _ = _boxes(path)
+        if kinds[:1] != [b"ftyp"] or b"moov" in kinds:
             raise
         found = "a video that is cut short: its index (moov), which is written last, is missing"
         hint = (
@@ -207,8 +209,8 @@ def _container(path: str | Part, source: str | Stream) -> Any:
         raise BadInputError(str(path), found, "a whole video", hint) from None
 
 
-def _lacks_index(path: str | Part) -> bool:
-    """Return whether a file consists of the boxes of an .mp4 or .mov, but `moov` is not among them."""
+def _boxes(path: str | Part) -> tuple[list[bytes], bool]:
+    """Return the kinds of the top-level boxes of an .mp4 or .mov, and whether the last one is cut short."""
     kinds: list[bytes] = []
     with _bytes_of(path) as file:
         end, place = file.seek(0, os.SEEK_END), 0
@@ -218,9 +220,9 @@ def _lacks_index(path: str | Part) -> bool:
             kinds.append(kind)
             size = large if size == 1 else size
             if size < 8:  # 0 means that the box extends to the end
-                break
+                return kinds, False
             place += size
-    return kinds[:1] == [b"ftyp"] and b"moov" not in kinds
+    return kinds, place > end
 
 
 def _require_whole(path: str | Part) -> None:
@@ -256,27 +258,40 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
             _require_whole(path)
         stream = _limited(path, container.streams.video[0])
         known = [] if isinstance(source, str) else _entries(stream)
-        walked = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
-        packets = known or [_packet(path, packet) for packet in walked]
-        shown = [(pts, duration) for pts, _, duration, _ in packets]
-        keys = [(pts, dts) for pts, dts, _, key in packets if key]
-        if not keys or len(shown) < stream.frames:
-            expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
-            hint = "the file is truncated or empty: copy it again"
+        packets = known or [_packet(path, packet) for packet in container.demux(stream) if packet.size]
+        shown = [(packet.pts, packet.duration) for packet in packets if not packet.discarded]
+        # A video that was trimmed without being encoded again has an edit list, which leaves out stored frames.
+        is_mov = container.format.name.startswith("mov")
+        short = len(packets) < stream.frames or (is_mov and not stream.frames)
+        if not shown or (short and (not is_mov or _boxes(path)[1])):
+            expected = f"{stream.frames}, as its header says" if stream.frames else "a whole file"
+            hint = "copy it again" + ", or keep what is left: ffmpeg -i IN -c copy OUT.mkv" * bool(shown)
             raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
         times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
+        keys = [(packet.pts, packet.dts) for packet in packets if packet.is_key and packet.pts <= times[-1]]
+        require(keys, str(path), "no keyframe", _EXPECTED, _HINT)
+        if container.format.name == "mpeg":  # after a seek, this demuxer gives other times to the same frames
+            keys = keys[:1]
         keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
         container.seek(keys[0][1], stream=stream)
         first = next(container.decode(stream), None)
         if first is None:
-            raise _damaged(path, "no frame that decodes")
+            raise BadInputError(str(path), "no frame that decodes", _EXPECTED, _HINT)
+        if container.format.name == "avi" and stream.codec_context.has_b_frames:
+            raise BadInputError(str(path), "an .avi with B-frames", "times of its frames, which .avi lacks", _CONVERT)
         orientation, fps = _orientation(first), float(stream.average_rate or Fraction(0))
         height, width = (first.width, first.height) if orientation[0] else (first.height, first.width)
         elapsed = (times - times[0]) * float(stream.time_base or 0)
         step = elapsed[-1] / max(len(times) - 1, 1)
         variable = bool((np.abs(elapsed - step * np.arange(len(times))) > step / 2).any())
         last = max(max(shown)[1] * float(stream.time_base or 0), float(np.diff(elapsed[-2:]).sum()))
-        info = VideoInfo(len(shown), fps, height, width, variable)
+        if variable:
+            fps = len(times) / (elapsed[-1] + last)
+        elif (
+            step > 0 and abs(elapsed[-1] * fps - len(times) + 1) > 0.5
+        ):  # the header contradicts the times, or is silent
+            fps = 1 / step
+        info = VideoInfo(len(shown), float(fps), height, width, variable)
         key_times = np.array([dts for _, dts in keys], dtype=np.int64)
         index = _Index(info, times, np.append(elapsed, elapsed[-1] + last), keyframes, key_times, orientation)
         return index, 1000 + 2 * times.nbytes + 2 * keyframes.nbytes
@@ -284,21 +299,24 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
 
 def _limited(path: str | Part, stream: Any) -> Any:
     """Return a stream whose decoder refuses pictures of too many pixels before it allocates memory for them."""
-    if stream.codec_context is None:
-        raise _damaged(path, "a codec that is not known")
+    require(stream.codec_context is not None, str(path), "a codec that is not known", _EXPECTED, _HINT)
     stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
     return stream
 
 
-_Packet = tuple[int, int, int, bool]
-"""Presentation time, decoding time, duration, and True for a keyframe."""
+class _Packet(NamedTuple):
+    pts: int  # presentation time
+    dts: int  # decoding time
+    duration: int
+    is_key: bool
+    discarded: bool = False  # True if the frame is decoded but not shown
 
 
 def _packet(path: str | Part, packet: Any) -> _Packet:
     if packet.pts is None:
         raise BadInputError(str(path), "a frame without a presentation time", "times in the container", _CONVERT)
     decoded = packet.pts if packet.dts is None else packet.dts  # Matroska has no decoding times, and seeks by pts
-    return packet.pts, decoded, packet.duration or 0, packet.is_keyframe
+    return _Packet(packet.pts, decoded, packet.duration or 0, packet.is_keyframe, packet.is_discard)
 
 
 def _entries(stream: Any) -> list[_Packet]:
@@ -313,7 +331,7 @@ def _entries(stream: Any) -> list[_Packet]:
     times = [time for time, _ in entries]
     rest = (stream.duration or 0) + (stream.start_time or times[0]) - times[-1]
     durations = [after - time for time, after in pairwise(times)] + [max(0, rest)]
-    return [(time, time, wait, key) for (time, key), wait in zip(entries, durations, strict=True)]
+    return [_Packet(time, time, wait, key) for (time, key), wait in zip(entries, durations, strict=True)]
 
 
 class _Decoder:
@@ -342,10 +360,11 @@ class _Decoder:
                     self._seek(int(self.index.key_times[0]))
                     frame = self._forward_to(number)
                 if frame is None or frame.is_corrupt:
-                    raise _damaged(self.path, f"no sound frame {number}")
+                    hint = f"copy it again, or {_CONVERT}"
+                    raise BadInputError(str(self.path), f"no sound frame {number}", _EXPECTED, hint)
                 height, width = out.shape[1:3]
-                if {frame.height, frame.width} != {height, width}:
-                    raise _damaged(self.path, f"a frame of {frame.height} x {frame.width} among {height} x {width}")
+                found = f"a frame of {frame.height} x {frame.width} among {height} x {width}"
+                require({frame.height, frame.width} == {height, width}, str(self.path), found, _EXPECTED, _HINT)
                 image = self._reformatter.reformat(frame, format="rgb24", **_CONVERSION).to_ndarray()
                 rows, down, across = self.index.orientation
                 out[slot] = image.swapaxes(0, rows)[::down, ::across]

@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,17 +23,20 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, stack_images
 from counterpoint.formats.boundary import decode_image, parsing
-from counterpoint.formats.kinds import MANIFESTS, frame_folders, numbered_images, task_folders
+from counterpoint.formats.kinds import MANIFESTS, frame_folders, misfit, numbered_images, task_folders
 from counterpoint.formats.remote import read_whole
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.video import frame_times, probe_video, read_frames, uneven_rate
 
+_COLUMNS = ("video", "instruction", "start", "end", "fps")
 _FPS = 10.0  # frames a second of a folder of frames, unless the manifest has another rate
 _NO_TASK = {
     *("train", "training", "val", "valid", "validation", "eval", "test", "testing"),
     *("data", "raw", "video", "videos", "clip", "clips", "episode", "episodes", "image", "images", "frames"),
+    *("demo", "demos", "recording", "recordings", "run", "runs", "session", "trial", "trials", "task", "tasks"),
+    *("success", "successes", "failure", "failures", "cam", "camera", "front", "left", "right", "side", "top", "wrist"),
 }
-"""Names of folders that are not instructions."""
+"""Words that make no instruction, even together and with numbers."""
 
 
 class Video:
@@ -81,8 +87,9 @@ class FrameFolder:
     def __init__(self, path: Path, root: Path, rate: float | None = None) -> None:
         with parsing(path, "a readable folder", "check the path"):
             names = numbered_images(path)
-        found, hint = "other entries, or fewer than two", "keep only the frames there, or name another folder"
-        require(names, path, found, "numbered images alone, such as frame_00001.png", hint)
+        if not names:
+            hint = "keep only the frames of one episode there, or name another folder"
+            raise BadInputError(path, misfit(path), "numbered images alone, such as frame_00001.png", hint)
         self.path, self.files = path, [path / name for name in names.values()]
         for file in (path, *self.files):
             if file is path or file.is_symlink():
@@ -140,9 +147,16 @@ class ClipsStore(Reader):
         self.rate_recorded = all(source.recorded for source in self.sources)
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield the videos whose frame rate varies or contradicts the manifest's, and the folders with gaps."""
+        """Yield videos whose rate varies or contradicts the manifest's, folders with gaps, and repeated episodes."""
         for source in self.sources:
             yield from source.findings()
+        seen: dict[Hashable, EpisodeInfo] = {}
+        for number, part in enumerate(self._parts):
+            same = seen.setdefault((part.source.path, part.first, part.info.length), part.info)
+            if same is not part.info:
+                found = f"the same frames twice, as {same.instruction!r} and as {part.info.instruction!r}"
+                hint = "remove one row, unless the video is to count twice"
+                yield BadInputError(f"{part.source.path}, episode {number}", found, "each frame once", hint)
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return the images, uint8 [N, H, W, 3]."""
@@ -178,8 +192,14 @@ class VideoFolderStore(ClipsStore):
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         self.manifest = _find_manifest(Path(path))
         folder, opened = self.manifest.parent.resolve(), dict[tuple[Path, float | None], Source]()
-        hint = f"rename them, or: counterpoint data manifest {path} OUT.csv --columns video=NAME instruction=NAME"
+        command = f"counterpoint data manifest {self.manifest} {self.manifest.parent / 'OUT.csv'}"
+        hint = f"name the columns in the first row, or: {command} --columns video=NAME instruction=NAME"
         rows = read_table(self.manifest, ("video", "instruction"), hint=hint, on_bad_row=on_bad_row)
+        names = dict.fromkeys(name for row in rows for name in row.fields)
+        self.unread = tuple(name for name in names if name and name not in _COLUMNS)
+        alike = next((name for name in self.unread if name.lower() in _COLUMNS), "")
+        where, hint = f"{self.manifest}, row 1", f"rename it, or: {command} --columns {alike.lower()}={alike}"
+        require(not alike, where, f"a column {alike!r}", f"{alike.lower()!r}, in lower case", hint)
         super().__init__(part for _, part in read_each(rows, lambda row: _parse(row, folder, opened), on_bad_row))
 
 
@@ -232,7 +252,7 @@ def _whole(source: Source, instruction: str) -> Part:
 
 def _task(folder: Path, root: Path) -> str:
     words = folder.name.replace("_", " ").strip()
-    good = any(letter.isalpha() for letter in words) and words.lower() not in _NO_TASK
+    good = not {*re.findall(r"[^\W\d]+", words.lower())} <= _NO_TASK
     hint = f"rename the folder, or name the videos in {root / MANIFESTS[0]} with columns video and instruction"
     require(good, folder, f"a folder {folder.name!r} of videos", "the task in words, such as 'open the drawer'", hint)
     return words
@@ -276,17 +296,31 @@ def _inside(folder: Path, row: Row) -> Path:
     """Return a row's video, which must lie in the manifest's folder even after following symbolic links."""
     name = row.text("video")
     try:
-        if "\\" in name and not (folder / name).exists():  # a path as Windows writes it
-            name = name.replace("\\", "/")
+        # A path as Windows writes it, or with accents in the form that other systems write
+        forms = (name, name.replace("\\", "/"), *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))
+        name = next((form for form in forms if (folder / form).exists()), forms[1])
         plain = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
         video = (folder / name).resolve()
         inside, there = plain and video.is_relative_to(folder), video.exists() and video != folder
     except (OSError, ValueError, RuntimeError):  # not a valid path: too long, a null byte, a loop of links
         raise row.error("video", name, "a path") from None
     hint = "copy the video into the folder and name it relative to the manifest, or remove this row"
-    require(inside, row.where, f"video = {name!r}, which leaves the folder", f"a path inside {folder}", hint)
+    found = "an absolute path" if PurePosixPath(name).is_absolute() else "which leaves the folder"
+    require(inside, row.where, f"video = {name!r}, {found}", f"a path relative to {folder}, and inside it", hint)
+    if not there and (close := _similar(folder, name)):
+        hint = f"name it {close!r}, or remove this row"
     require(there, row.where, f"no file {name!r}", f"a video or a folder of frames in {folder}", hint)
     return video
+
+
+def _similar(folder: Path, name: str) -> str:
+    """Return a path that differs from `name` in case or by its ending alone; empty if there is none."""
+    inside = PurePosixPath(name).parent
+    with contextlib.suppress(OSError):
+        for other in sorted((folder / inside).iterdir()):
+            if PurePosixPath(name).name.casefold() in (other.name.casefold(), other.stem.casefold()):
+                return str(inside / other.name)
+    return ""
 
 
 def _require_inside(path: Path, root: Path) -> None:

@@ -43,16 +43,17 @@ from counterpoint.formats.boundary import (
 from counterpoint.formats.kinds import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
-from counterpoint.formats.video import probe_video, read_frames
+from counterpoint.formats.video import frame_times, probe_video, read_frames
 
 _TEXTS = ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
 _FPS = 10.0  # frames a second of images, unless KEY.json has another rate
 _HEADER = 32  # first bytes of an image, which say how many bits it has
 _TEXT = 1 << 20  # maximum size of a text, in bytes
+_RATES = 0.01  # share by which a video's own rate may differ from that of KEY.json
 _TOGETHER = 8  # shards that are indexed in parallel
 _HINT = "write the shard again; a sample is KEY.mp4 or KEY.000000.jpg ... with KEY.json, KEY.txt or KEY.cls"
-_INDEX = "webdataset-1"
+_INDEX = "webdataset-2"
 
 Place = tuple[int, int]
 """Offset and size of a member in its shard."""
@@ -69,6 +70,7 @@ class _Sample:
     arrays: dict[str, Place]
     others: tuple[str, ...]  # types of the members that are not read, without numbers
     info: EpisodeInfo
+    told_fps: float  # the rate in KEY.json, if it has one
 
     @property
     def where(self) -> str:
@@ -141,6 +143,22 @@ class WebDatasetStore(Reader):
         offset, size = sample.cameras[camera][0]
         return not sample.video and is_depth(read_ranges(sample.shard, [(offset, min(size, _HEADER))])[0])
 
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the samples whose KEY.json gives another frame rate than their video has."""
+        for sample in self._samples:
+            if abs(sample.told_fps / sample.info.fps - 1) > _RATES:
+                expected, hint = f"{sample.told_fps:g}, as fps says", "leave fps out: a video has its own"
+                yield BadInputError(sample.where, f"{sample.info.fps:.6g} frames a second", expected, hint)
+
+    def timestamps(self, episode: int) -> Array:
+        """Return the time of each step, float64 [T]: the video's own times, where its frame rate varies."""
+        sample = self._samples[episode]
+        if sample.video:
+            part = _part(sample.shard, sample.key, next(iter(sample.cameras.values()))[0])
+            if probe_video(part).variable:
+                return frame_times(part)[:-1]
+        return super().timestamps(episode)
+
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return the array in KEY.NAME.npy, one row per step; `None` if it is missing."""
         sample = self._samples[episode]
@@ -169,7 +187,11 @@ def _index(shard: Path) -> list[dict[str, Any]]:
         found, expected = f"{size} bytes of {key}.{kind}", f"at most {_TEXT}"
         require(size <= _TEXT, shard, found, expected, "keep large values out of the text")
     for (key, kind), data in zip(texts, read_ranges(shard, places), strict=True):
-        samples[key]["texts"][kind] = data.decode("utf-8", "replace")
+        try:
+            samples[key]["texts"][kind] = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            found = f"byte 0x{data[error.start]:02x} at {error.start} of {kind}, which is not UTF-8"
+            samples[key]["fault"] = [f"{shard}, {key}", found, "UTF-8 text", "write the texts of the shard as UTF-8"]
     for key, one in samples.items():
         videos = [place for kind, place in one["places"].items() if kind.rpartition(".")[2] in VIDEO_ENDINGS]
         try:
@@ -204,17 +226,25 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
         cameras[camera] = [frames[number] for number in sorted(frames)]
     with parsing(where, "a JSON object with an instruction", _HINT):
         about = as_mapping(json.loads(entry["texts"].get("json", "{}")))
-        words = about.get("instruction") or entry["texts"].get("txt") or entry["texts"].get("cls") or ""
+        told, plain = about.get("instruction"), entry["texts"].get("txt", "").strip()
+        words = told or plain or entry["texts"].get("cls") or ""
         rates = {fps for _, fps in entry["videos"]}
-        fps = as_number(about.get("fps") or (max(rates) if video else _FPS))
+        fps, rate = as_number(about.get("fps") or (max(rates) if video else _FPS)), max(rates, default=0.0)
         success = about.get("success")
+    found, hint = f"the instructions {told!r:.60} in {key}.json and {plain!r:.60} in {key}.txt", "keep one of them"
+    require(not (told and plain) or str(told).strip() == plain, where, found, "one instruction", hint)
     lengths = {frames for frames, _ in entry["videos"]} if video else {len(frames) for frames in cameras.values()}
     require(len(lengths) == 1, where, f"cameras of {sorted(lengths)} frames", "one length", _HINT)
     good = isinstance(words, str) and (success is None or isinstance(success, bool)) and 0 < fps < math.inf
     found = f"instruction {words!r:.60}, fps {fps}, success {success!r}"
     require(good, where, found, "a text, a rate above 0, and true or false", _HINT)
+    own = {name for name in cameras for text in _TEXTS if f"{name}.{text}" in places}
+    hint = "write the shard again, with keys without dots: what follows the first dot names the camera"
+    require(not own, where, f"a text for each of {', '.join(sorted(own))}", "one text a sample", hint)
     arrays = {kind.removesuffix(".npy"): place for kind, place in places.items() if kind in _ARRAYS}
-    info = EpisodeInfo(lengths.pop(), words.strip(), fps, success)
-    known = (*VIDEO_ENDINGS, *IMAGE_ENDINGS, *_TEXTS)
+    info = EpisodeInfo(lengths.pop(), words.strip(), rate if video else fps, success)
+    known = (*VIDEO_ENDINGS, *IMAGE_ENDINGS)
     others = {re.sub(r"\.\d+(?=\.)", "", kind) for kind in places if kind.rpartition(".")[2] not in known}
-    return _Sample(shard, key, dict(sorted(cameras.items())), video, arrays, tuple(others - set(_ARRAYS)), info)
+    others |= {f"json:{name}" for name in about if name not in ("instruction", "fps", "success")}
+    others -= {*_TEXTS, *_ARRAYS}
+    return _Sample(shard, key, dict(sorted(cameras.items())), video, arrays, tuple(others), info, fps)

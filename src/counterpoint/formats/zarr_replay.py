@@ -37,6 +37,7 @@ _HINT = "download or record it again"
 _STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
 _CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
 _SMALLEST_SIDE = 8  # arrays of uint16 with shorter sides are not depth images
+_SCALE_ROWS = 64  # rows in which an image that is not black is looked for, to see the scale of floats
 _MOST_CHUNKS = 10**8  # more chunks are treated as damage
 
 
@@ -83,7 +84,9 @@ class ZarrReplayStore(Reader):
         require(isinstance(instruction, str), where, repr(instruction)[:80], "a text", hint)
         good = ends.ndim == 1 and len(ends) > 0 and ends[0] > 0 and bool((np.diff(ends) > 0).all())
         require(good, f"{self.path}, {ZARR_ENDS}", str(ends[:9]), "the ends of the episodes, ascending", _HINT)
-        self._channels = {name: axis for name, array in arrays.items() if (axis := _channel_axis(array)) is not None}
+        self._channels = {
+            name: axis for name, array in arrays.items() if (axis := _channel_axis(name, array)) is not None
+        }
         self.cameras = tuple(self._channels)
         self.depth_cameras = tuple(name for name, array in arrays.items() if _is_depth(name, array))
         vectors = [name for name, array in arrays.items() if len(array.shape) == 2]
@@ -97,7 +100,9 @@ class ZarrReplayStore(Reader):
         lost = sorted(folders - arrays.keys())
         require(not lost, f"{self.path}, data", f"{', '.join(lost)} without .zarray", "arrays", _HINT)
         seen = self.cameras or self._parts["state"]
-        require(seen, f"{self.path}, data", f"the arrays {sorted(arrays)}", "images or a state", "check the names")
+        found = f"the arrays {', '.join(f'{name} {array.dtype} {array.shape}' for name, array in arrays.items())}"
+        hint = "write images as uint8 [N, H, W, 3], and the state as state [N, S]"
+        require(seen, f"{self.path}, data", found, "images or a state", hint)
         for name in (*self.cameras, *self.depth_cameras, *(name for names in self._parts.values() for name in names)):
             require_size(f"{self.path}, data/{name}", math.prod(arrays[name].shape[1:]), 3 * MOST_PIXELS)
             where, found = f"{self.path}, data/{name}", f"{arrays[name].shape[0]} steps"
@@ -189,11 +194,14 @@ class ZarrReplayStore(Reader):
 
     def _check_scale(self, camera: str) -> None:
         """Refuse a camera whose floats seem to lie in [0, 1]."""
-        first = self._rows(f"{self.path}, {camera}", camera, np.array([0]))
+        count = self._array(f"data/{camera}").shape[0]
+        rows = np.unique(np.linspace(0, count - 1, _SCALE_ROWS, dtype=np.int64))[:, None]
+        images = (self._rows(f"{self.path}, {camera}", camera, row) for row in rows)
+        first = next((image for image in images if image.dtype == np.uint8 or image.any()), np.zeros(1, np.uint8))
         require(
             first.dtype == np.uint8 or not 0 < float(first.max()) <= 1,
             f"{self.path}, data/{camera}",
-            f"floats of at most {first.max():.3g} in the first image",
+            f"floats of at most {first.max():.3g} in an image",
             "uint8, or floats in [0, 255]",
             "multiply them by 255, and write them as uint8",
         )
@@ -254,12 +262,13 @@ class ZarrReplayStore(Reader):
         return self._group
 
 
-def _channel_axis(array: Any) -> int | None:
+def _channel_axis(name: str, array: Any) -> int | None:
     """Return the axis of the channels of colour or grey images; `None` for any other array."""
     shape, kind = array.shape, array.dtype
     if len(shape) != 4 or 0 in shape:
         return None
-    channels = (3, 4, 1) if kind == np.uint8 else (3,) if kind.kind == "f" else ()
+    grey = () if "depth" in name else (1,)  # the unit of depth in 8 bits is not known
+    channels = (3, 4, *grey) if kind == np.uint8 else (3,) if kind.kind == "f" else ()
     return next((axis for count in channels for axis in (-1, 1) if shape[axis] == count), None)
 
 

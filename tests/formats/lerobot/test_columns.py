@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from counterpoint.cli.data.commands import convert, info
-from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.doctor import _depth, examine
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
@@ -148,16 +148,18 @@ def test_depth_of_an_unknown_unit_is_named_and_never_read(tmp_path: Path, capsys
     marked = image(FRAMES, info={"is_depth_map": True})
     grey = (as_png(FRAMES[..., 0]), {"dtype": "image", "shape": [12, 16, 1], "names": None})
     video = (pa.array([0.0] * T), {"dtype": "video", "shape": [12, 16, 1], "info": {"is_depth_map": True}})
-    keys = {f"observation.images.{name}": one for name, one in (("a", marked), ("b_depth", grey), ("c", video))}
+    dimensions = (grey[0], {**grey[1], "names": ["height", "width", "depth"]})
+    named = (("a", marked), ("b_depth", grey), ("c", video), ("d", dimensions))
+    keys = {f"observation.images.{name}": one for name, one in named}
     source = write(tmp_path / "set", **keys)
     store = lerobot(source)
-    assert (store.cameras, store.depth_cameras, store.unread) == (("top",), (), ("a", "b_depth", "c"))
+    assert (store.cameras, store.depth_cameras, store.unread) == (("top",), (), ("a", "b_depth", "c", "d"))
     info(source)
-    assert "a, b_depth, c" in capsys.readouterr().out
-    with pytest.raises(BadInputError, match=r"found a, b_depth, c, which cannot be kept.*--drop a --drop b_depth"):
+    assert "a, b_depth, c, d" in capsys.readouterr().out
+    with pytest.raises(BadInputError, match=r"found a, b_depth, c, d, which cannot be kept.*--drop a --drop b_depth"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert lerobot(convert(source, tmp_path / "out", drop=("a", "b_depth", "c"))).cameras == ("top",)
+    assert lerobot(convert(source, tmp_path / "out", drop=("a", "b_depth", "c", "d"))).cameras == ("top",)
 
 
 @pytest.mark.slow
@@ -172,6 +174,18 @@ def test_doctor_examines_depth_and_openpi_names(tmp_path: Path) -> None:
     assert [finding.found[:15] for finding in found] == ["nan in 'actions", "damaged content"]
 
 
+def test_doctor_finds_metres_that_are_millimetres_and_sizes_that_are_not_as_told(tmp_path: Path) -> None:
+    deep = image((MILLIMETRES + 1).astype(np.float32))
+    source = write(tmp_path / "set", **{"observation.images.deep": deep})
+    with pytest.raises(BadInputError, match=r"in float32; expected metres, of less than 100.*uint16"):
+        _depth(source, lerobot(source), 1, STEPS, "deep")
+    assert list(lerobot(source).findings()) == []
+    content, entry = image(FRAMES)
+    source = write(tmp_path / "other", **{"observation.images.top": (content, {**entry, "shape": [480, 640, 3]})})
+    (finding,) = lerobot(source).findings()
+    assert finding.expected == "12 x 16, as its images have"
+
+
 def test_colours_named_depth_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "set", **{"observation.images.rainbow_depth": image(FRAMES)})
     assert lerobot(source).cameras == ("top", "rainbow_depth")
@@ -181,6 +195,7 @@ def test_colours_named_depth_are_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_colours_of_16_bits_and_alpha(tmp_path: Path) -> None:
     alpha = np.concatenate([FRAMES, FRAMES[..., :1]], axis=-1)
+    assert lerobot(write(tmp_path / "grey", **{"observation.images.a": image(alpha[..., 2:])})).unread == ("a.alpha",)
     source = write(tmp_path / "set", **{"observation.images.clear": image(alpha)})
     np.testing.assert_array_equal(lerobot(source).frames(1, STEPS, "clear"), FRAMES[3:])
     with pytest.raises(BadInputError, match=r"--drop clear\.alpha"):
@@ -195,6 +210,27 @@ OPENPI: Columns = {
     "actions": vector(STATE * 2, ["shoulder", "elbow"]),
     "state": vector(STATE + 1, {"motors": ["shoulder", "elbow"]}),
 }
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (("observation.images.side", "side"), ["images.side", "side", "top"]),
+        (("observation.images.side", "observation.side"), ["images.side", "observation.side", "top"]),
+    ],
+)
+def test_cameras_whose_short_names_are_the_same_are_all_kept(
+    keys: tuple[str, str], names: list[str], tmp_path: Path
+) -> None:
+    source = write(tmp_path / "set", **{key: image(np.roll(FRAMES, number, 1)) for number, key in enumerate(keys)})
+    for path in (source, convert(source, tmp_path / "out")):
+        store = lerobot(path)
+        names = names if path == source else ["images.side", "side", "top"]  # they are unique in what is written
+        assert sorted(store.cameras) == names
+        for number, name in enumerate(names[:2]):
+            np.testing.assert_array_equal(store.frames(1, STEPS, name), np.roll(FRAMES, number, 1)[LENGTHS[0] :])
+    key = keys[1]
+    np.testing.assert_array_equal(lerobot(source).frames(1, STEPS, key), np.roll(FRAMES, 1, 1)[LENGTHS[0] :])
 
 
 def test_openpi_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,8 +296,18 @@ def test_a_column_that_contradicts_its_feature_is_refused(tmp_path: Path) -> Non
     gaps = (pa.array([1, None, 3, 4, 5, 6, 7]), {"dtype": "int64", "shape": [1], "names": None})
     store = lerobot(write(tmp_path / "set", wrong=wrong, gaps=gaps))
     for name, told in (("wrong", r"another shape; expected \[3\]"), ("gaps", "1 missing values in 'gaps'")):
-        with pytest.raises(BadInputError, match=told):
+        with pytest.raises(BadInputError, match=rf"{told}.*--drop {name}"):
             store.recorded(0, name)
+
+
+def test_a_column_that_the_features_do_not_name_is_kept_or_dropped_by_name(tmp_path: Path) -> None:
+    source = write(tmp_path / "set", force=vector(STATE))
+    about = json.loads((source / "meta/info.json").read_text())
+    del about["features"]["force"]
+    (source / "meta/info.json").write_text(json.dumps(about))
+    assert lerobot(source).unread == ("force",)
+    with pytest.raises(BadInputError, match=r"found force, which cannot be kept.*--drop force"):
+        convert(source, tmp_path / "out")
 
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "string")

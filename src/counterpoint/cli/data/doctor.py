@@ -39,6 +39,7 @@ from counterpoint.workers import in_worker
 
 _SLACK = 1.5  # frames by which an episode's stretch of video may differ from its rows
 _RATES = 0.02  # share by which a video's own rate may differ from that of info.json
+_FAR = 100  # metres, beyond which half of a depth image cannot be
 _BATCH = 1000  # frames per worker: worth starting a process for, and few enough to locate a damaged frame soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
@@ -112,13 +113,23 @@ def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> lis
     return _decode_range(path, store, first, middle) + _decode_range(path, store, middle, stop)
 
 
+def _depth(path: Path, store: EpisodeStore, episode: int, steps: Array, camera: str) -> Array:
+    """Return distances as the store does; refuse metres that seem to be millimetres."""
+    images = store.depth(episode, steps, camera)
+    seen = images[np.isfinite(images) & (images > 0)]
+    if images.dtype == np.float32 and seen.size and np.median(seen) > _FAR:
+        found, hint = f"a median of {np.median(seen):.4g} in float32", "store millimetres as uint16, or divide by 1000"
+        raise BadInputError(f"{path}, {camera}", found, f"metres, of less than {_FAR}", hint)
+    return images
+
+
 def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
     findings: list[BadInputError] = []
     lerobot = isinstance(store, LeRobotStore)  # the rows have been examined already
     for episode in range(first, stop):
         before = len(findings)
         colour = partial(frames_in_chunks, store, episode)
-        depth = partial(colour, read=store.depth)
+        depth = partial(colour, read=partial(_depth, path, store))
         for chunks in (*map(colour, store.cameras), *map(depth, store.depth_cameras)):
             try:
                 deque(chunks, maxlen=0)

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -71,7 +72,7 @@ class Feature:
     """One column: its dtype (`video`, `image`, `string` or a numpy name) and the shape of one row's value.
 
     An image or a video is marked as depth by `is_depth_map` (LeRobot 0.6), by the older `video.is_depth_map`, or by one
-    channel and "depth" in its name.
+    channel and "depth" in its name or in the names of its dimensions.
     """
 
     dtype: str
@@ -110,9 +111,18 @@ class Info:
     raw: Mapping[str, Any]  # the whole content of info.json
 
     @property
+    def camera_names(self) -> dict[str, str]:
+        """The name of each image or video feature by its key: the short name, or a longer one if that is not unique."""
+        visual = [key for key, feature in self.features.items() if feature.is_visual]
+        counts = Counter(map(short_name, visual))
+        longer = {key: key.removeprefix("observation.") if key.startswith(IMAGES) else key for key in visual}
+        names = {key: short_name(key) if counts[short_name(key)] == 1 else longer[key] for key in visual}
+        return names if len({*names.values()}) == len(names) else {key: key for key in visual}
+
+    @property
     def cameras(self) -> dict[str, str]:
-        """The feature key of each camera by its short name; depth cameras are left out."""
-        return {short_name(k): k for k, f in self.features.items() if f.is_visual and not f.is_depth}
+        """The feature key of each camera by its name; depth cameras are left out."""
+        return {name: key for key, name in self.camera_names.items() if not self.features[key].is_depth}
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
@@ -199,7 +209,7 @@ def read_info(root: Path) -> Info:
 
 def short_name(key: str) -> str:
     """Return the name of a camera, given its feature key."""
-    return key.removeprefix(IMAGES).removeprefix("observation.")
+    return key.removeprefix(IMAGES if key.startswith(IMAGES) else "observation.")
 
 
 def _feature(name: str, value: object) -> Feature:
@@ -209,7 +219,8 @@ def _feature(name: str, value: object) -> Feature:
     marked = any(each.get(mark) for each in details for mark in ("is_depth_map", "video.is_depth_map"))
     one_channel = len(shape) == 2 or (len(shape) == 3 and 1 in (shape[0], shape[-1]))
     notes = {key: note for key, note in entry.items() if key not in ("dtype", "shape")}
-    return Feature(str(entry["dtype"]), shape, marked or (one_channel and "depth" in name.lower()), notes)
+    named = "depth" in f"{name} {entry.get('names') or ''}".lower()
+    return Feature(str(entry["dtype"]), shape, marked or (one_channel and named), notes)
 
 
 @cache

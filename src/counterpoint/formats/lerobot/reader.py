@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from counterpoint.formats.lerobot.tables import (
     HINT,
     UNITS,
     as_matrix,
+    column_names,
     count_rows,
     encoded,
     file_key,
@@ -83,7 +85,8 @@ class LeRobotStore(Reader):
         self.columns = {name: Column(at.dtype, at.shape, at.notes) for name, at in kept.items()}
         read = {*self._sources.values(), *(key for keys in self._roles.values() for key in keys)}
         nameless = {layout.SUBTASK} & self.info.features.keys() if not (self.root / layout.SUBTASKS).is_file() else ()
-        self.unread = (*unread, *nameless, *(key for key in others if key not in read))
+        undeclared = sorted(column_names(self._locations[0].data) - {*self.info.features, *layout.OWN})
+        self.unread = (*unread, *nameless, *(key for key in others if key not in read), *undeclared)
         self._even: dict[int, Array] | None = None
         words = read_words(self.root, self.info, self._locations)
         self.episodes = tuple(
@@ -108,10 +111,20 @@ class LeRobotStore(Reader):
             digest.update(f"{path.relative_to(self.root)}|{size}|{changed}|".encode())
         return digest.hexdigest()
 
+    def findings(self) -> Iterator[BadInputError]:
+        """Yield the cameras whose images have another size than `meta/info.json` says."""
+        for name, key in self._keys.items():
+            with suppress(BadInputError):  # reported where every frame is decoded
+                _, height, width, _ = self.frames(0, np.array([0]), name).shape
+                found, shape = f"{key!r} of shape {list(self.info.features[key].shape)}", self.info.features[key].shape
+                if not {height, width} <= {*shape}:
+                    where, expected = self.root / layout.INFO, f"{height} x {width}, as its images have"
+                    yield BadInputError(where, found, expected, "correct its shape in meta/info.json")
+
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return the images, uint8 [N, H, W, 3]; see `Reader.frames`."""
         short = {key: name for name, key in self._keys.items()}
-        return super().frames(episode, indices, short.get(camera or "", camera))
+        return super().frames(episode, indices, camera if camera in self._keys else short.get(camera or "", camera))
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return the images, uint8 [N, H, W, 3], from a video or from images in the parquet file."""
@@ -135,6 +148,13 @@ class LeRobotStore(Reader):
 
     def recorded(self, episode: int, name: str) -> Array:
         """Return one of `columns`, [T, *shape]; see `Reader.recorded`."""
+        try:
+            return self._recorded(episode, name)
+        except BadInputError as error:
+            hint = f"{error.hint}; or leave the column out: --drop {name}"
+            raise BadInputError(error.where, error.found, error.expected, hint) from error
+
+    def _recorded(self, episode: int, name: str) -> Array:
         at, key, shape = self._locations[episode], self._sources[name], self.columns[name].shape
         table = self._rows(at, [key], 0, at.length)
         if self.columns[name].dtype == "string":
@@ -211,13 +231,13 @@ class LeRobotStore(Reader):
     def _sort_cameras(self) -> tuple[dict[str, str], dict[str, str], list[str]]:
         """Return the keys of the colour cameras and of the depth cameras by name, and the names of unread features."""
         colour, depth, unread = self.info.cameras, dict[str, str](), list[str]()
-        for key, feature in self.info.features.items():
-            name, deep = layout.short_name(key), self._is_deep(key) if feature.dtype == "image" else False
-            if feature.is_visual and (deep or feature.is_depth):
+        for key, name in self.info.camera_names.items():
+            feature, deep = self.info.features[key], self.info.features[key].dtype == "image" and self._is_deep(key)
+            if deep or feature.is_depth:
                 colour.pop(name, None)
                 depth |= {name: key} if deep else {}
                 unread += [] if deep else [name]
-            elif feature.is_visual and 4 in (feature.shape[:1] + feature.shape[-1:]):
+            elif {2, 4} & {*feature.shape[:1], *feature.shape[-1:]}:
                 unread.append(f"{name}.alpha")
         return colour, depth, unread
 

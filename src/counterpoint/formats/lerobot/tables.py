@@ -90,6 +90,11 @@ def count_rows(path: Path) -> int:
     return int(_own(file_key(path)).starts[-1])
 
 
+def column_names(path: Path) -> frozenset[str]:
+    """Return the names of the columns of a parquet file, from its footer."""
+    return _own(file_key(path)).columns
+
+
 def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
     """Read rows `first` to `first + count - 1` of some columns."""
     key = file_key(path)
