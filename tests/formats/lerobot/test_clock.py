@@ -83,7 +83,7 @@ def test_a_store_is_retimed(tmp_path: Path) -> None:
 def test_even_times_that_begin_late_or_drift_are_told(tmp_path: Path, times: Array, found: str) -> None:
     root = write_v30(tmp_path / "set", [episode(0, len(times), sizes={})])
     assert examine_lerobot(root) == []
-    edit_column(root / DATA, "timestamp", times.astype(np.float32))
+    edit_column(root / DATA, "timestamp", times.tolist())
     (finding,) = examine_lerobot(root)
     assert finding.found == found
     assert f"counterpoint data convert {root} OUT --retime" in finding.hint

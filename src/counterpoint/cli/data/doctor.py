@@ -42,6 +42,7 @@ _RATES = 2e-4  # share by which a video's own rate may differ from that of info.
 _BATCH = 1000  # frames per worker: worth starting a process for, and few enough to locate a damaged frame soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _NAMELESS = "name their tasks; objectives that learn from instructions leave these episodes out"
+_COUNTS = "copy it again; if data sets were merged, merge them again with a newer lerobot; or drop its episodes"
 _UNLISTED = "if a recording was interrupted, restore its entries in meta/, or remove these rows; they are not read"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
@@ -320,6 +321,7 @@ def _episode_rows(
     for name, expected in counters.items():
         for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
             found, hint = f"{name} {rows[name][step, 0]} at step {step}", "write it anew, if no row is missing"
+            hint = "sort the rows by episode and frame, or download them again" if name == "episode_index" else hint
             yield BadInputError(where, found, f"{expected[step]}", hint)
     times = rows["timestamp"][:, 0].astype(np.float64)
     error, anew = clock_error(root, where, times, info.fps), f"counterpoint data convert {root} OUT --retime"
@@ -355,7 +357,7 @@ def _videos(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputEr
             frames, (least, most) = probe_video(path).frames, video.frames
             if not least <= frames <= most:
                 expected = f"{least}, as many as its episodes have rows"
-                yield BadInputError(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
+                yield BadInputError(path, f"{frames} frames", expected, _COUNTS)
             rate, allowed = probe_video(path).fps, _RATES + 1e-3 * info.fps / max(frames, 1)  # times may be whole ms
             if rate and not probe_video(path).variable and abs(rate / info.fps - 1) > allowed:
                 hint = "find out which is right: frames are read by their number, and times come from info.json"
