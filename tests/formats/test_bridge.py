@@ -119,7 +119,8 @@ def test_info_doctor_and_convert(
     for fact in ("BridgeData", "5 (assumed", "image_0 32x24", "image_1 (in 2 of 3 trajectories)", "depth images"):
         assert fact in told
     assert "line_2 (empty in 1 of 3 episodes)" in told
-    assert doctor(root) == 0
+    assert doctor(root) == 2
+    assert "no instruction for 1 of 3 episodes: 2" in capsys.readouterr().out
     with pytest.raises(BadInputError, match="--drop depth_images0"):
         convert(root, tmp_path / "out")
     written = open_dataset(convert(root, tmp_path / "out", drop=["depth_images0"]))

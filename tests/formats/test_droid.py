@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.doctor import examine
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.droid import DroidStore
@@ -121,6 +122,17 @@ def test_instructions_are_chosen_by_key(tmp_path: Path) -> None:
     assert len(prints) == 4
     with pytest.raises(BadInputError, match=r"expected one of .*language_instruction3"):
         open_dataset(root, instruction_key="language_instruction4")
+
+
+def test_episodes_without_words_are_told(tmp_path: Path) -> None:
+    root = write_droid(tmp_path)
+    failed = next(root.glob("IRIS/failure/*/*"))
+    about = next(failed.glob("metadata_*.json"))
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"current_task": " "}))
+    with h5py.File(failed / "trajectory.h5", "a") as file:
+        del file.attrs["current_task"]
+    (found,) = examine(root)
+    assert (found.where, found.found) == (str(root), "no instruction for 1 of 2 episodes: 0")
 
 
 def test_folders_as_they_are_recorded(tmp_path: Path) -> None:

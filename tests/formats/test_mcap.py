@@ -334,3 +334,15 @@ def test_messages_of_one_time_and_out_of_order_count_by_time(tmp_path: Path) -> 
     twice = [*images(count=3), (0.1, "/front/compressed", "sensor_msgs/msg/CompressedImage", compressed(5))]
     store = open_dataset(write_bag(tmp_path / "a.mcap", twice))
     np.testing.assert_array_equal(store.frames(0, np.arange(3))[:, 0, 0, 0], [0, 200, 80])  # the later one at 0.1 s
+
+
+def test_video_that_is_not_read_and_topics_that_pause_are_told(tmp_path: Path) -> None:
+    h264 = images("/video", format="h264")
+    alone = write_bag(tmp_path / "video.mcap", [*h264, *states()])
+    with pytest.raises(BadInputError, match="write its video as images, or as an mp4"):
+        open_dataset(alone)
+    store = open_dataset(write_bag(tmp_path / "both.mcap", [*h264, *images(count=40), *states()]))
+    assert isinstance(store, McapStore)
+    assert store.unread == ("/video",)
+    (found,) = store.findings()
+    assert found.found == "/joint_states that is up to 3.43 s older than the image of its step"

@@ -18,7 +18,6 @@ def test_a_step_of_decisionnce_passes_through_few_files() -> None:
     learner = ObjectiveLearner(objective, OptimizerConfig(), total_steps=3, accelerator=Accelerator(cpu=True))
     batches = sampler(moving_square_store(), objective.sampling(), batch_size=8, seed=0)
     learner.update(batches[0], 0)
-    batch = batches[1]
-    files = visited(lambda: learner.update(batch, 1))
-    assert len(set(files)) <= 8, sorted(set(files))
+    files = set(visited(lambda: learner.update(batches[1], 1)))
+    assert len(files) <= 8, sorted(files)
     assert f"{ROOT}/errors.py" not in files  # a message is put together when it is needed, and not before

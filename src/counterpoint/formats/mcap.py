@@ -48,6 +48,8 @@ _COMPRESSED, _PLAIN, _JOINTS = "sensor_msgs/CompressedImage", "sensor_msgs/Image
 _CHANNELS = {"rgb8": [0, 1, 2], "bgr8": [2, 1, 0], "rgba8": [0, 1, 2, 3], "bgra8": [2, 1, 0, 3], "mono8": [0]}
 """Encoding of an image -> the positions of its channels in the order red, green, blue."""
 _DEPTH = re.compile(r"16UC1|32FC1|mono16|compressedDepth")
+_UNSEEN = re.compile(f"{_DEPTH.pattern}|Video|h26[45]|hevc|av1", re.IGNORECASE)
+"""Encodings and types of pictures that are not read."""
 _IMAGES = (_COMPRESSED, _PLAIN)
 _COLOURS = ("jpeg", "jpg", "png", *_CHANNELS)
 _SECTIONS = ("cameras", "state", "actions", "instruction")
@@ -188,14 +190,21 @@ class McapStore(Reader):
             self.facts |= {"names": ", ".join(self._bags[0].labels)} if self._bags[0].labels else {}
         skipped = sum(bag.skipped for bag in self._bags)
         others = {topic: coding for bag in reversed(self._bags) for topic, coding in bag.unread.items()}
-        self.unread = tuple(topic for topic, coding in others.items() if _DEPTH.search(coding))
+        self.unread = tuple(topic for topic, coding in others.items() if _UNSEEN.search(coding))
         told = (f"{topic} ({coding})" for topic, coding in others.items())
         self.left_out = (*told, *([f"{skipped} images before other topics begin"] if skipped else []))
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield the files whose first camera has uneven intervals, since training treats all steps as equally long."""
+        """Yield the files whose first camera has uneven intervals, since training treats all steps as equally long.
+
+        Also yield those in which a topic pauses while images go on, so that steps repeat an old message.
+        """
         for bag in self._bags:
             steps = np.diff(bag.times) / _SECOND
+            if len(steps) and bag.late[0] > max(1.0, 10 * float(np.median(steps))):
+                found = f"{bag.late[1]} that is up to {bag.late[0]:.3g} s older than the image of its step"
+                hint = "cut the recording where all topics go on (mcap filter), or leave the topic out of topics.json"
+                yield BadInputError(bag.path, found, "messages of every topic throughout", hint)
             if len(steps) and (np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05:
                 found = f"intervals of {steps.min():.3g} to {steps.max():.3g} s between images"
                 hint = "leave it: every step keeps its own time; or record it again"
@@ -417,7 +426,10 @@ def _bag(path: Path, asked: _Topics) -> _Bag:
                 labels += [
                     f"{name}: {topic} {label}" for topic, (_, each) in zip(topics, parts, strict=True) for label in each
                 ]
-        others = sorted({topic for topic, track in tracks.items() if track.kind in (*_IMAGES, *_VECTORS)} - {*used})
+        seen = {
+            topic for topic, track in tracks.items() if track.kind in (*_IMAGES, *_VECTORS) or "Video" in track.kind
+        }
+        others = sorted(seen - {*used})
         return _Bag(
             path,
             tuple(cameras),
@@ -448,9 +460,10 @@ def _cameras(path: Path, asked: _Topics, tracks: Mapping[str, _Track]) -> dict[s
     seen = sorted(topic for topic, track in tracks.items() if track.kind in _IMAGES and _in_colour(track.coding))
     cameras = dict(asked.cameras or {topic.strip("/").replace("/", "_"): topic for topic in seen})
     found = ", ".join(f"{topic} ({track.kind})" for topic, track in sorted(tracks.items())) or "nothing"
-    require(
-        cameras, path, f"no colour images among its topics: {found}", f"{_COMPRESSED} or {_PLAIN}", "record a camera"
-    )
+    video = any(_UNSEEN.search(track.kind + track.coding) for track in tracks.values())
+    hint = "write its video as images, or as an mp4 beside a manifest.csv, which is read without ROS" if video else ""
+    where, expected = f"no colour images among its topics: {found}", f"{_COMPRESSED} or {_PLAIN}"
+    require(cameras, path, where, expected, hint or "record a camera")
     return cameras
 
 

@@ -93,7 +93,7 @@ def test_libero_is_aligned_after_its_shift_and_told_without_it(tmp_path: Path) -
     assert alignment_of(open_dataset(path, dialect=wrong)).lag == 1
     (finding,) = examine(path, wrong)
     assert "the action one step after" in finding.found
-    assert "name another dialect" in finding.hint
+    assert "name another --dialect" in finding.hint
 
 
 def test_doctor_and_info_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

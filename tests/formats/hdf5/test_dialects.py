@@ -77,8 +77,9 @@ def test_a_fact_alone_is_not_enough(tmp_path: Path) -> None:
             del file["data"].attrs[name]
     with pytest.raises(BadInputError) as told:
         open_dataset(path)
-    assert told.value.found == "images named agentview_rgb or eye_in_hand_rgb; data without attributes"
-    assert "--dialect libero or --dialect libero_regenerated" in told.value.hint
+    images = "images named agentview_rgb or eye_in_hand_rgb"
+    assert told.value.found == f"{images}; the state of LIBERO; data without attributes"
+    assert told.value.hint.startswith("name the dialect: --dialect libero_regenerated or --dialect libero (")
     release, regenerated = (open_dataset(path, dialect=name) for name in ("libero", "libero_regenerated"))
     assert [e.length for e in release.episodes] == [5, 3]
     assert [e.length for e in regenerated.episodes] == [6, 4]
@@ -172,6 +173,89 @@ def test_compressed_images_of_aloha_need_the_order_of_their_colours(tmp_path: Pa
         file["observations/images/cam_high"][3] = 0
     with pytest.raises(BadInputError, match=r"episode_0.hdf5, cam_high, row 3"):
         open_dataset(damaged, dialect="aloha_jpeg").frames(0, np.array([3]))
+
+
+def test_the_hint_names_dialects_that_can_read_the_file(tmp_path: Path) -> None:
+    folder = write_aloha(tmp_path / "cup", (0,))
+    with h5py.File(folder / "episode_0.hdf5", "a") as file:
+        del file["observations/qpos"]
+    path, _ = write_libero(tmp_path / "states.hdf5")
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            del demo["obs/agentview_rgb"], demo["obs/eye_in_hand_rgb"]
+    hints = []
+    for each in (folder, path):  # the second is LIBERO's, shifted by a step, and not robomimic's without images
+        with pytest.raises(BadInputError) as told:
+            open_dataset(each)
+        hints.append(told.value.hint)
+        names = [part.split()[0] for part in told.value.hint.split("--dialect ")[1:]]
+        assert all(open_dataset(each, dialect=name).episodes for name in names)
+    assert hints[0].startswith(
+        "name the dialect: --dialect aloha or --dialect aloha_jpeg or --dialect aloha_jpeg_bgr ("
+    )
+    assert hints[1].startswith("name the dialect: --dialect libero (")
+    assert open_dataset(path, dialect="libero").episodes[0].length == 5
+
+
+def test_images_of_other_forms(tmp_path: Path) -> None:
+    """Channel-first images are turned; float, RGBA and grey ones, and those of nested groups, are named, not lost."""
+    path = write_robomimic(tmp_path / "image.hdf5")
+    with h5py.File(path, "a") as file:
+        wanted = file["data/demo_0/obs/agentview_image"][:3]
+        for demo in file["data"].values():
+            images = demo["obs/agentview_image"][()]
+            del demo["obs/agentview_image"], demo["obs/agentview_depth"], demo["obs/robot0_eye_in_hand_image"]
+            demo["obs/agentview_image"] = images.transpose(0, 3, 1, 2)
+            demo["obs/float_image"], demo["obs/grey_image"] = images / 255, images[..., :1]
+            demo["obs/policy/rgba"] = np.concatenate([images, images[..., :1]], axis=-1)
+    store = Hdf5Store(path)
+    assert store.cameras == ("agentview_image",)
+    np.testing.assert_array_equal(store.frames(0, np.arange(3)), wanted)
+    assert store.unread == ("obs/float_image", "obs/grey_image", "obs/policy/rgba")
+    assert "obs/grey_image (uint8 [5, 24, 24, 1])" in store.left_out
+    with pytest.raises(BadInputError, match="--drop obs/float_image --drop obs/grey_image --drop obs/policy/rgba"):
+        convert(path, tmp_path / "out")
+    other = write_low_dim(tmp_path / "low_dim.hdf5")
+    with h5py.File(other, "a") as file:
+        for demo in file["data"].values():
+            demo["obs/float_image"] = np.zeros((len(demo["actions"]), 8, 8, 3))
+    assert Hdf5Store(other).facts["dialect"].startswith("robomimic: ")  # there are images, though none is read
+
+
+@pytest.mark.parametrize("form", ["rows of varying length", "texts", "one camera not compressed"])
+def test_other_forms_of_compressed_images(tmp_path: Path, form: str) -> None:
+    folder = write_aloha(tmp_path / "cup", (0,), packed=True)
+    whole = open_dataset(write_aloha(tmp_path / "whole", (0,), packed=True), dialect="aloha_jpeg")
+    wanted = whole.frames(0, np.arange(6), "cam_high")
+    with h5py.File(folder / "episode_0.hdf5", "a") as file:
+        images = file["observations/images"]
+        rows = [row.tobytes().rstrip(b"\0") for row in images["cam_high"][()]]
+        del images["cam_high"]
+        if form == "rows of varying length":
+            packed = images.create_dataset("cam_high", (6,), dtype=h5py.vlen_dtype(np.uint8))
+            for step, row in enumerate(rows):
+                packed[step] = np.frombuffer(row, np.uint8)
+        elif form == "texts":
+            images["cam_high"] = np.array(rows, "S")
+        else:
+            images["cam_high"] = wanted
+    with pytest.raises(BadInputError, match="--dialect aloha_jpeg or --dialect aloha_jpeg_bgr"):
+        open_dataset(folder)
+    store = open_dataset(folder, dialect="aloha_jpeg")
+    assert store.cameras == ("cam_high", "cam_left_wrist")
+    np.testing.assert_array_equal(store.frames(0, np.arange(6), "cam_high"), wanted)
+
+
+def test_words_in_the_files_of_aloha(tmp_path: Path) -> None:
+    folder = write_aloha(tmp_path / "cup", (0, 1))
+    with h5py.File(folder / "episode_0.hdf5", "a") as file:
+        del file["observations/qvel"]
+        file["language_raw"] = np.array([b"fold the shirt"])
+    with h5py.File(folder / "episode_1.hdf5", "a") as file:
+        file.attrs["instruction"] = " "
+    store = Hdf5Store(folder)
+    assert [e.instruction for e in store.episodes] == ["fold the shirt", "cup"]
+    assert store.left_out == ()
 
 
 def test_isaaclab(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from counterpoint.formats.hdf5 import files
 from counterpoint.formats.hdf5.files import env_args
 from counterpoint.formats.hdf5.reader import Hdf5Store
 from tests.data.reading import read_episode
-from tests.formats.hdf5.made import ENV_ARGS, made_demo, write_libero, write_robomimic
+from tests.formats.hdf5.made import ENV_ARGS, made_demo, write_isaaclab, write_libero, write_robomimic
 
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 DEPTH = "obs/agentview_depth"
@@ -173,13 +173,16 @@ def test_subsets(tmp_path: Path) -> None:
 
 
 def test_subsets_that_contradict_the_data(tmp_path: Path) -> None:
-    masks = {"train": [0, 1], "valid": [1, 2], "better": [0, 7]}
+    masks = {"train": [0, 1], "valid": [1, 2], "better": [0, 7], "half_train": [1, 2], "half_test": [2], "test": [1]}
     path = write_robomimic(tmp_path / "image.hdf5", masks=masks)
     assert [(finding.where, finding.found) for finding in Hdf5Store(path).findings()] == [
         (f"{path}, mask/better", "demo_7"),
         (f"{path}, mask", "demo_1 in both mask/train and mask/valid"),
+        (f"{path}, mask", "demo_1 in both mask/train and mask/test"),
+        (f"{path}, mask", "demo_1 in both mask/valid and mask/test"),
+        (f"{path}, mask", "demo_2 in both mask/half_test and mask/half_train"),
     ]
-    assert [finding.where for finding in examine(path)] == [f"{path}, mask/better", f"{path}, mask"]
+    assert [finding.where for finding in examine(path)] == [f"{path}, mask/better", *[f"{path}, mask"] * 4]
 
 
 def test_splits_that_share_episodes_are_not_converted_in_silence(
@@ -188,6 +191,38 @@ def test_splits_that_share_episodes_are_not_converted_in_silence(
     path = write_robomimic(tmp_path / "image.hdf5", masks={"train": [0, 1], "valid": [1, 2]})
     assert split_names(convert(path, tmp_path / "out", drop=[DEPTH])) == ("train",)
     assert "splits are left out, since train and valid share the episodes 1" in capsys.readouterr().out
+    write_robomimic(tmp_path / "b.hdf5", masks={"train": [0, 1], "20_percent": [1]})
+    assert split_names(convert(tmp_path / "b.hdf5", tmp_path / "other", drop=[DEPTH])) == ("train",)
+    assert "Left out: the splits 20_percent, since" in capsys.readouterr().out
+
+
+def test_demonstrations_of_several_robots_and_success_of_some(tmp_path: Path) -> None:
+    path = write_isaaclab(tmp_path / "dataset.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1"].attrs["success"]
+    with pytest.raises(BadInputError, match=r"found next.success, which cannot be kept.*--drop next.success"):
+        convert(path, tmp_path / "out")
+    out = open_dataset(convert(path, tmp_path / "all", drop=["next.success"]))
+    assert [episode.success for episode in out.episodes] == [None, None]
+    path = write_isaaclab(tmp_path / "robots.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/actions"]
+        file["data/demo_1/actions"] = np.zeros((9, 14))
+    (found,) = examine(path)
+    assert (found.where, found.found) == (f"{path}, episode 1, actions", "14 dimensions")
+    with pytest.raises(BadInputError, match=r"episode 1, actions: found 14 dimensions.*robots of each kind"):
+        convert(path, tmp_path / "other")
+
+
+def test_nothing_that_is_read_is_not_converted(tmp_path: Path) -> None:
+    path = write_isaaclab(tmp_path / "dataset.hdf5", images=False)
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            file.move(f"{demo.name}/obs", f"{demo.name}/own")
+            demo.create_group("obs")
+            file.move(f"{demo.name}/own", f"{demo.name}/obs/policy")
+    with pytest.raises(BadInputError, match=r"found neither images nor a state.*data info names what is left out"):
+        convert(path, tmp_path / "out")
 
 
 @cache
@@ -348,7 +383,7 @@ def test_info_doctor_and_convert(
     with pytest.raises(BadInputError, match=f"found {DEPTH}, which cannot be kept.*--drop {DEPTH}"):
         convert(path, tmp_path / "out")
     out = open_dataset(convert(path, tmp_path / "out", drop=[DEPTH]))
-    assert f"Left out: dones, next_obs, {DEPTH}, " in capsys.readouterr().out
+    assert f"Left out: dones, next_obs, {DEPTH} (float64 [5, 24, 24, 1]), " in capsys.readouterr().out
     assert split_names(tmp_path / "out") == ("train", "valid")  # "better" overlaps them
     source = open_dataset(path)
     assert [e.length for e in out.episodes] == [5, 3, 12]  # training episodes first, as LeRobot's ranges need

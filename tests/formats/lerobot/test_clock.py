@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoint.cli.data.doctor import examine_lerobot
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.clock import clock_error, even_times
 from counterpoint.formats.lerobot.reader import LeRobotStore
-from tests.formats.lerobot.made import FPS, edit_column, episode, write_v30
+from tests.formats.lerobot.made import FPS, edit_column, edit_info, episode, write_v30
 
 ROOT = Path("set")
 DATA = "data/chunk-000/file-000.parquet"
@@ -70,3 +71,26 @@ def test_a_store_is_retimed(tmp_path: Path) -> None:
     assert store.retime(30) == pytest.approx(0, abs=1e-6)
     np.testing.assert_allclose(store.timestamps(1), np.arange(6) / 30)
     assert {info.fps for info in store.episodes} == {30}
+
+
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        (EVEN + 1.2, "a first timestamp of 1.2 s"),
+        (np.arange(1000) / 9.99, "timestamps at 9.99 frames a second, 0.1 s off at the end"),
+    ],
+)
+def test_even_times_that_begin_late_or_drift_are_told(tmp_path: Path, times: Array, found: str) -> None:
+    root = write_v30(tmp_path / "set", [episode(0, len(times), sizes={})])
+    assert examine_lerobot(root) == []
+    edit_column(root / DATA, "timestamp", times.tolist())
+    (finding,) = examine_lerobot(root)
+    assert finding.found == found
+    assert f"counterpoint data convert {root} OUT --retime" in finding.hint
+
+
+def test_the_rate_of_a_video_is_compared_closely(tmp_path: Path) -> None:
+    root = write_v30(tmp_path / "set", [episode(0, 60, sizes={"top": (16, 16)})])
+    assert examine_lerobot(root) == []
+    edit_info(root, fps=9.99)
+    assert "10 frames a second" in [finding.found for finding in examine_lerobot(root)]

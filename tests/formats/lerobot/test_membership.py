@@ -117,3 +117,23 @@ def test_copies_need_the_rows_that_the_metadata_list(root: Path, tmp_path: Path)
     keep(root, [0, 2, 3])
     with pytest.raises(BadInputError, match=r"22 rows; expected 17.*counterpoint data convert"):
         copy_with_images(root, tmp_path / "out", {"depth": (8, 6)}, lambda number: {})
+
+
+def test_rows_and_files_that_are_not_listed_are_told(root: Path, tmp_path: Path) -> None:
+    """What an interrupted recording leaves: rows without an entry in the episode table."""
+    keep(root, [0, 1, 2])
+    edit_info(root, total_frames=15, splits={})
+    (found,) = examine_lerobot(root)
+    assert found.found == "rows of episode 3, which meta/ does not list"
+    other = write_v21(tmp_path / "v21", EPISODES)
+    lines = (other / "meta/episodes.jsonl").read_text().splitlines()
+    (other / "meta/episodes.jsonl").write_text("\n".join(lines[:3]))
+    edit_info(other, total_episodes=3, total_frames=15, splits={})
+    found = next(each for each in examine_lerobot(other) if each.where == str(other / "data"))
+    assert found.found == "1 files that meta/ does not name, the first data/chunk-001/episode_000003.parquet"
+
+
+def test_splits_that_are_no_ranges(root: Path) -> None:
+    edit_info(root, splits={"train": [0, 1, 2]})
+    with pytest.raises(BadInputError, match=r"found split 'train' as \[0, 1, 2\]; expected a range a:b"):
+        LeRobotStore(root)

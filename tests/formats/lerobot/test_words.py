@@ -82,6 +82,17 @@ def test_a_number_without_words_is_refused(tmp_path: Path) -> None:
         LeRobotStore(root)
 
 
+def test_a_number_with_two_texts_is_refused_and_a_missing_text_is_no_word(tmp_path: Path) -> None:
+    root = two(tmp_path / "set")
+    edit_column(root / META, "tasks", [["task 0"], [None]])
+    assert [info.instruction for info in LeRobotStore(root).episodes] == ["task 0", "task 1"]
+    pq.write_table(
+        pa.table({"task_index": [0, 1, 1], "task": ["task 0", "task 1", "fold"]}), root / "meta/tasks.parquet"
+    )
+    with pytest.raises(BadInputError, match=r"found one number for 'task 1' and 'fold'; expected one text"):
+        LeRobotStore(root)
+
+
 def test_the_table_of_tasks_has_the_words_where_the_episode_table_has_none(tmp_path: Path) -> None:
     root = two(tmp_path / "set")
     edit_column(root / META, "tasks", [["task 0"], []])

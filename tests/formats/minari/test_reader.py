@@ -328,3 +328,12 @@ def test_flat_observations_do_not_hide_what_else_is_wrong(tmp_path: Path) -> Non
     episode = raw_episode(np.zeros((6, 4)), np.zeros((5, 2), np.float32))
     (wrong,) = examine_minari(raw_dataset(tmp_path / "flat", seen, acted, [episode]))
     assert "bounded" in str(wrong)
+
+
+def test_as_many_observations_as_actions_are_a_finding(tmp_path: Path) -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    seen, acted = spaces.Box(-1, 1, (4,), np.float64), spaces.Box(-1, 1, (2,), np.float32)
+    episode = raw_episode(np.zeros((5, 4)), np.zeros((5, 2), np.float32))
+    (wrong,) = examine_minari(raw_dataset(tmp_path / "flat", seen, acted, [episode]))
+    assert "episode 0" in wrong.where
+    assert (wrong.found, wrong.expected) == ("5 for 5 actions", "6")

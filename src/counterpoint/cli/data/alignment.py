@@ -66,9 +66,10 @@ class Alignment:
             return
         found = f"changes of state that follow {_NAMES[self.lag]}: R2 {self.scores[self.lag]:.2f}, against "
         found += f"{self.scores[0]:.2f} for the action of the same step, over {self.steps} steps"
-        late = "name another dialect where the format has one, or move the actions up by a row: action t + 1 to row t"
+        late = "move the actions up by a row: action t + 1 to row t"
         early = "move the actions down by a row (action t - 1 to row t), unless the robot answers a step late"
-        hint = f"{late if self.lag > 0 else early}; counterpoint data info --check-alignment measures again"
+        hint = f"name another --dialect where the format has one, or {late if self.lag > 0 else early}; "
+        hint += "counterpoint data info --check-alignment measures again"
         yield BadInputError(path, found, "action t leads from state t to state t + 1", hint)
 
 

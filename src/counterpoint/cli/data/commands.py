@@ -38,6 +38,12 @@ from counterpoint.progress import ProgressBar
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown
+_VOID = {"none", "null", "nan", "n/a", "na", "-", "unknown", "todo", "task", "no instruction"}  # no instruction
+_NOTHING = (
+    "neither images nor a state that are read",
+    "one of them, as every episode in LeRobot's format has",
+    "counterpoint data info names what is left out: give it a name or a form that is read",
+)
 
 
 def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bool = False) -> None:
@@ -121,7 +127,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
-        texts.add_row(Text(text or "(none)"), str(count))
+        texts.add_row(Text(text if text.strip() else "(none)"), str(count))
     if len(counts) > _SHOWN:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
     _print_facts(console, path, facts)
@@ -150,6 +156,8 @@ def _wording(counts: Counter[str]) -> str:
     twins = [group for group in alike.values() if len(group) > 1]
     said = f"{len(texts)} different"
     said += f"; {missing} of {counts.total()} episodes have none" if missing else ""
+    void = [text for text in texts if text.strip().casefold() in _VOID]
+    said += f"; {sum(counts[text] for text in void)} say no more than {' or '.join(map(repr, void))}" if void else ""
     if twins:
         pair = " and ".join(map(repr, twins[0][:2]))
         said += f"; {sum(map(len, twins))} differ only in case, punctuation or spacing, such as {pair}"
@@ -261,8 +269,10 @@ def convert(
     moved = _retimed(path, store, fps) if retime else None
     rate = _rate(store, None if retime else fps)
     resample = fps is not None and not retime
-    given = instruction or ""
-    convert_one = partial(_episode, store, rate=rate, size=size, resample=resample, depth=depth, instruction=given)
+    given, judged = instruction or "", layout.SUCCESS not in drop
+    options: dict[str, Any] = {"rate": rate, "size": size, "resample": resample, "depth": depth}
+    convert_one = partial(_episode, store, **options, instruction=given, judged=judged)
+    require(store.cameras or store.state(0) is not None, path, *_NOTHING)
     first, _ = convert_one(order[0])
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
@@ -287,6 +297,8 @@ def convert(
                 (_, *own, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
                 found, expected = f"frames of {own[0]}x{own[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
                 require(own == wanted, f"{path}, episode {number}", found, expected, "bring all to one --size")
+            for name in ("actions", "state", "rewards"):
+                _require_alike(f"{path}, episode {number}", name, getattr(episode, name), getattr(first, name))
             values = (
                 {name: store.recorded(number, name)[steps] for name in columns} if isinstance(store, Reader) else {}
             )
@@ -307,6 +319,13 @@ def convert(
     return Path(out)
 
 
+def _require_alike(where: str, name: str, found: Array | None, first: Array | None) -> None:
+    """Raise a `BadInputError` unless a vector has as many dimensions as in the first episode, or none in both."""
+    own, wanted = ("none" if values is None else f"{values[0].size} dimensions" for values in (found, first))
+    hint = "keep robots of each kind, and episodes with the same parts, in a data set of their own"
+    require(own == wanted, f"{where}, {name}", own, f"{wanted}, as in the first episode", hint)
+
+
 def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
     """Give a LeRobot data set evenly spaced timestamps; return the largest change, in seconds."""
     found, hint = f"a {recognise(path).title} data set", "leave --retime out"
@@ -318,6 +337,8 @@ def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
 def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[Mapping[str, Column], tuple[str, ...]]:
     """Return the columns and depth cameras to convert; raise an error if others are not in `drop`."""
     unread = store.unread if isinstance(store, Reader) else ()
+    if len({info.success is None for info in store.episodes}) > 1:  # LeRobot's data say it of every episode
+        unread = (*unread, layout.SUCCESS)
     for name in drop:
         require_known(name, [*unread, *_more(store), *store.depth_cameras], "--drop", hint="leave it out")
     lost = [name for name in unread if name not in drop]
@@ -378,6 +399,8 @@ def _renumbered(store: LeRobotStore) -> dict[str, str]:
 def _train_first(store: Hdf5Store) -> tuple[Sequence[int], dict[str, str]]:
     """Return episodes in the order `train`, `valid`, rest, and the ranges of `train` and `valid`; drop other splits."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
+    if others := [name for name in store.splits if name not in ("train", "valid")]:
+        print(f"Left out: the splits {', '.join(others)}, since LeRobot's splits are ranges of episodes")
     if not train:
         return range(len(store.episodes)), {}
     if shared := sorted(set(train) & set(valid)):
@@ -421,6 +444,7 @@ def _episode(
     resample: bool,
     depth: Sequence[str],
     instruction: str,
+    judged: bool,
 ) -> tuple[Episode, Array]:
     """Return one episode at the target's rate and size, and its steps in the source.
 
@@ -438,7 +462,7 @@ def _episode(
     known["timestamps"] = np.arange(len(steps)) / rate
     segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # the last at each step
     parts = tuple((first, words) for first, words in segments.items() if first < len(steps))
-    known |= {"success": info.success, "segments": parts, "depth": distances}
+    known |= {"success": info.success if judged else None, "segments": parts, "depth": distances}
     return Episode(frames, info.instruction if info.instruction.strip() else instruction, **known), steps
 
 

@@ -38,10 +38,12 @@ from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
 
 _SLACK = 1.5  # frames by which an episode's stretch of video may differ from its rows
-_RATES = 0.02  # share by which a video's own rate may differ from that of info.json
+_RATES = 2e-4  # share by which a video's own rate may differ from that of info.json
 _FAR = 100  # metres, beyond which half of a depth image cannot be
 _BATCH = 1000  # frames per worker: worth starting a process for, and few enough to locate a damaged frame soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
+_COUNTS = "copy it again; if data sets were merged, merge them again with a newer lerobot; or drop its episodes"
+_UNLISTED = "if a recording was interrupted, restore its entries in meta/, or remove these rows; they are not read"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
 
@@ -80,8 +82,20 @@ def _examine_tables(path: Path, dialect: str | None = None) -> tuple[list[BadInp
     except BadInputError as error:
         return findings + [error] * (error.where not in {finding.where for finding in findings}), None
     findings += store.findings() if isinstance(store, Reader) else ()
+    findings += _without_words(path, store) if recognise(path).name != "lerobot" else ()
     findings += alignment_of(store).finding(path)
     return findings, store
+
+
+def _without_words(path: Path, store: EpisodeStore) -> Iterator[BadInputError]:
+    """Yield episodes without an instruction, in data whose other episodes have one or whose format records them."""
+    empty = [number for number, info in enumerate(store.episodes) if not info.instruction.strip()]
+    recorded = isinstance(store, Reader) and store.instructions
+    if empty and (recorded or len(empty) < len(store.episodes)):
+        listed = f"{', '.join(map(str, empty[:10]))}{', ...' * (len(empty) > 10)}"
+        found = f"no instruction for {len(empty)} of {len(store.episodes)} episodes: {listed}"
+        hint = f"name their task: counterpoint data convert {path} OUT --instruction TEXT"
+        yield BadInputError(path, found, "a task in words", hint)
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
@@ -142,8 +156,22 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
             except BadInputError as error:
                 findings.append(error)
         if len(findings) == before:  # masks are examined only if everything could be read
-            findings += examine_masks(path, store, episode)
+            findings += [*examine_masks(path, store, episode), *_other_robot(path, store, episode)]
     return findings
+
+
+def _other_robot(path: Path, store: EpisodeStore, episode: int) -> Iterator[BadInputError]:
+    """Yield actions and states that have other dimensions than in the first episode."""
+    for name, read in (("actions", store.actions), ("state", store.state)):
+        try:
+            first, own = (0 if values is None else values.shape[1] for values in map(read, (0, episode)))
+        except BadInputError:  # found where it was read
+            continue
+        if own != first:
+            found, hint = f"{own or 'no'} dimensions", "keep robots of each kind in a data set of their own"
+            yield BadInputError(
+                f"{path}, episode {episode}, {name}", found, f"{first or 'none'}, as in the first episode", hint
+            )
 
 
 def examine_lerobot(root: Path) -> list[BadInputError]:
@@ -178,6 +206,10 @@ def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Itera
     if len(set(numbers)) < len(numbers):
         again = next(one for one, other in pairwise(numbers) if one == other)
         yield damaged(root / "meta", f"episode {again} twice", "each episode once")
+    unnamed = sorted(set((root / "data").rglob("*.parquet")) - {at.data for at in locations})
+    if unnamed:
+        found = f"{len(unnamed)} files that meta/ does not name, the first {unnamed[0].relative_to(root)}"
+        yield BadInputError(root / "data", found, "the files of the listed episodes alone", _UNLISTED)
     nameless = [at.number for at in locations if not any(task.strip() for task in at.tasks)]
     if nameless:
         listed = f"{', '.join(map(str, nameless[:10]))}{', ...' * (len(nameless) > 10)}"
@@ -265,6 +297,7 @@ def _rows(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[
     vectors = [key for source in ("actions", "state") for key in info.roles.get(source, ())]
     wanted = [*vectors, *_COUNTERS]
     starts = np.cumsum([0, *(at.length for at in locations)])
+    listed = set(range(max((at.number for at in locations), default=-1) + 1))  # and those that `_episodes` reports
     whole = [at.number for at in locations] == list(range(len(locations)))  # if not, `index` has gaps too
     files: dict[Path, list[tuple[int, EpisodeLocation]]] = {}
     for start, at in zip(starts.tolist(), locations, strict=False):
@@ -282,6 +315,10 @@ def _rows(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[
         elif told := {at.rows for _, at in own} - {len(table)}:
             yield damaged(path, f"{len(table)} rows", f"{told.pop()}, as meta/ says")
         else:
+            extra = set(columns["episode_index"][:, 0].tolist()) - listed
+            if extra:
+                found = f"rows of episode {min(extra)}" + f" and {len(extra) - 1} more" * (len(extra) > 1)
+                yield BadInputError(path, f"{found}, which meta/ does not list", "listed episodes alone", _UNLISTED)
             for start, at in own:
                 rows = {name: values[at.row : at.row + at.length] for name, values in columns.items()}
                 start = start if whole else int(rows["index"][0, 0])
@@ -295,11 +332,20 @@ def _episode_rows(
     counters = {"episode_index": np.full(at.length, at.number), "frame_index": steps, "index": start + steps}
     for name, expected in counters.items():
         for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
-            yield damaged(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
+            found, hint = f"{name} {rows[name][step, 0]} at step {step}", "write it anew, if no row is missing"
+            hint = "sort the rows by episode and frame, or download them again" if name == "episode_index" else hint
+            yield BadInputError(where, found, f"{expected[step]}", hint)
     times = rows["timestamp"][:, 0].astype(np.float64)
-    error = clock_error(root, where, times, info.fps)
+    error, anew = clock_error(root, where, times, info.fps), f"counterpoint data convert {root} OUT --retime"
     if error:
         yield error
+    elif abs(times[0]) > 0.5 / info.fps:
+        found = f"a first timestamp of {times[0]:.6g} s"
+        yield BadInputError(where, found, "0 s: the times of an episode begin at its first frame", anew)
+    elif (drift := abs(times[-1] - steps[-1] / info.fps)) > 0.5 / info.fps:
+        found = f"timestamps at {steps[-1] / times[-1]:.6g} frames a second, {drift:.3g} s off at the end"
+        hint = f"find out which rate is right; for that of info.json: {anew}"
+        yield BadInputError(where, found, f"{info.fps:g} frames a second, as info.json says", hint)
     for name in rows.keys() - set(_COUNTERS):
         for step, dim in np.argwhere(~np.isfinite(rows[name]))[:1]:
             found = f"{rows[name][step, dim]} in {name!r} at step {step}"
@@ -323,9 +369,9 @@ def _videos(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputEr
             frames, (least, most) = probe_video(path).frames, video.frames
             if not least <= frames <= most:
                 expected = f"{least}, as many as its episodes have rows"
-                yield BadInputError(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
-            rate = probe_video(path).fps
-            if rate and not probe_video(path).variable and abs(rate / info.fps - 1) > _RATES:
+                yield BadInputError(path, f"{frames} frames", expected, _COUNTS)
+            rate, allowed = probe_video(path).fps, _RATES + 1e-3 * info.fps / max(frames, 1)  # times may be whole ms
+            if rate and not probe_video(path).variable and abs(rate / info.fps - 1) > allowed:
                 hint = "find out which is right: frames are read by their number, and times come from info.json"
                 yield BadInputError(path, f"{rate:.4g} frames a second", f"{info.fps:g}, as info.json says", hint)
             yield from uneven_rate(path)

@@ -30,7 +30,7 @@ _LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
 _ROBOT = re.compile(r"(robot\d+)_")
 
 Form = tuple[str, tuple[int, ...]]
-"""dtype and shape of an array."""
+"""dtype and shape of an array; the dtype "bytes" stands for bytes of varying length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,19 @@ class Outline:
 
 
 def is_image(form: Form, channels: int = 3) -> bool:
-    """Return whether an array of this dtype and shape holds images uint8 [T, H, W, channels]."""
+    """Return whether an array holds images uint8 [T, H, W, channels], or channel-first [T, 3, H, W]."""
     dtype, shape = form
-    return dtype == "uint8" and len(shape) == 4 and shape[-1] == channels
+    return dtype == "uint8" and len(shape) == 4 and (shape[-1] == channels or (channels == 3 and shape[1] == 3))
 
 
 def is_packed(form: Form) -> bool:
-    """Return whether an array of this dtype and shape may hold one compressed image per row: uint8 [T, bytes]."""
-    dtype, shape = form
-    return dtype == "uint8" and len(shape) == 2
+    """Return whether an array may hold one compressed image per row: uint8 [T, bytes], or `bytes` [T]."""
+    return (form[0], len(form[1])) in (("uint8", 2), ("bytes", 1))
+
+
+def is_either(form: Form) -> bool:
+    """Return whether an array may hold images, compressed or not."""
+    return is_packed(form) or is_image(form)
 
 
 def _environment(outline: Outline) -> str:
@@ -78,7 +82,8 @@ def _mobile_base(outline: Outline) -> bool:
 
 
 def _without_images(outline: Outline) -> bool:
-    return "data" in outline.top and bool(outline.observed) and not any(map(is_image, outline.observed.values()))
+    shapes = [shape for _, shape in outline.observed.values()]
+    return "data" in outline.top and bool(shapes) and not any(len(shape) == 4 for shape in shapes)
 
 
 SIGNS: dict[str, Callable[[Outline], bool]] = {
@@ -91,6 +96,7 @@ SIGNS: dict[str, Callable[[Outline], bool]] = {
     "the attribute ep_meta of demonstrations": lambda o: "ep_meta" in o.demo_attributes,
     "a mobile base or robocasa's cameras": _mobile_base,
     "images named agentview_rgb or eye_in_hand_rgb": lambda o: not o.observed.keys().isdisjoint(_LIBERO_CAMERAS),
+    "the state of LIBERO": lambda o: not o.observed.keys().isdisjoint(LIBERO_STATE),
     "the attribute problem_info": lambda o: "problem_info" in o.attributes,
     "the attribute bddl_file_name": lambda o: "bddl_file_name" in o.attributes,
     "an environment named Libero_...": lambda o: _environment(o).startswith("Libero_"),
@@ -209,14 +215,14 @@ DIALECTS = {
             "robomimic or MimicGen without images",
             needs=("observations without images",),
             also=_ROBOMIMIC[:2],
-            against=_ISAAC,
+            against=(*_ISAAC, "the state of LIBERO"),
         ),
         Dialect(
             "robocasa",
             "robocasa",
             needs=("the attribute ep_meta of demonstrations", "a mobile base or robocasa's cameras"),
             also=_ROBOMIMIC,
-            against=_ISAAC,
+            against=(*_ISAAC, "the state of LIBERO"),
             within="robomimic",
         ),
         Dialect(
@@ -272,6 +278,15 @@ def dialect_of(path: Path, outline: Outline, name: str | None) -> tuple[Dialect,
         return fits[0], tuple(words for words in shown if words in fits[0].needs + fits[0].also)
     choices = [dialect.name for dialect in fits]
     expected = "two or more facts that tell one dialect" + f", not {' and '.join(choices)}" * bool(fits)
-    listed = " or ".join(f"--dialect {choice}" for choice in choices or DIALECTS)
+    listed = " or ".join(f"--dialect {choice}" for choice in choices or _possible(outline, shown))
     found = "; ".join(shown) or "no fact that tells a dialect"
     raise BadInputError(path, found, expected, f"name the dialect: {listed} (dialect= in Python)")
+
+
+def _possible(outline: Outline, shown: Iterable[str]) -> list[str]:
+    """Return the dialects that can read a file, those with most facts first; without any fact, all of its layout."""
+    facts, top = set(shown), "data" not in outline.top
+    alike = [dialect for dialect in DIALECTS.values() if dialect.top == top and facts.isdisjoint(dialect.against)]
+    counts = {dialect.name: len(facts.intersection(dialect.needs + dialect.also)) for dialect in alike}
+    told = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
+    return told or list(counts)

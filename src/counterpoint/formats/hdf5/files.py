@@ -32,6 +32,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from counterpoint.data.robot_masks import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.formats.base import OnBadRow, read_each
@@ -46,7 +48,16 @@ from counterpoint.formats.boundary import (
     parsing,
     require_size,
 )
-from counterpoint.formats.hdf5.dialects import DIALECTS, Dialect, Form, Outline, dialect_of, is_image, is_packed
+from counterpoint.formats.hdf5.dialects import (
+    DIALECTS,
+    Dialect,
+    Form,
+    Outline,
+    dialect_of,
+    is_either,
+    is_image,
+    is_packed,
+)
 from counterpoint.formats.tar import indexed
 
 INSTRUCTIONS = {
@@ -63,6 +74,7 @@ HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHan
 _IMAGE = "_image"  # ending of the keys of robomimic's images
 _GYM = 2  # env_args["type"] of environments whose rewards do not show success
 _EXPECTED = "an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA"
+_WORDS = ("lang", "language_instruction", "language_raw", "instruction")
 _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 
@@ -247,7 +259,7 @@ class FileLayout:
     objects: bool  # True where `obs/object` holds the state of the surroundings
     bottom_first: bool  # images have their bottom row first
     unread: tuple[str, ...]  # parts of the first demonstration that are not read
-    depth: tuple[str, ...]  # those parts of `unread` that are depth images
+    pictures: Mapping[str, str]  # images in `unread`: place -> dtype and shape
     names: frozenset[str]  # of all demonstrations, including unusable ones
     demos: tuple[Demo, ...]  # in the order of their numbers
     masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
@@ -278,8 +290,8 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
         hint = f"name one of {', '.join(name for name, other in DIALECTS.items() if other.top == top)}, or none"
         require(spoken.top == top, path, f"the names {sorted(file)} at the top", expected, hint)
         observed, pictures = _group(groups, spoken.obs), _group(groups, spoken.images)
-        shaped = is_packed if spoken.packed else is_image
-        images = [key for key, part in pictures.items() if _holds_numbers(part) and shaped(_form(part))]
+        shaped = is_either if spoken.packed else is_image
+        images = [key for key, part in pictures.items() if _holds_rows(part) and shaped(_form(part))]
         masks = [mask for mask in map(mask_camera, images) if _is_mask(observed.get(obs_key(mask)))]
         kwargs, state = as_mapping(args.get("env_kwargs") or {}), spoken.state_keys(observed)
         rate = _recorded_rate(path, args, kwargs)
@@ -287,7 +299,7 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
         parts |= {f"{spoken.obs}/{obs_key(mask)}": _is_mask_form for mask in masks}
         parts |= {f"{spoken.obs}/{key}": None for key in (*state, *({"object"} & set(observed)))}
         solved = None if args.get("type") == _GYM else as_number(kwargs.get("reward_scale") or 1.0)
-        reads = _Reads(spoken, parts, solved)
+        reads, told = _Reads(spoken, parts, solved), _WORDS if _words(first) else ()
         demos = read_each(groups, lambda name: _demo(path, name, groups[name], reads), on_bad_row)
         return FileLayout(
             path=path,
@@ -301,8 +313,8 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
             state=state,
             objects="object" in observed,
             bottom_first=spoken.bottom_first and _text(attributes.get("macros_image_convention", "")) != "opencv",
-            unread=(unread := tuple(_unread(first, {*parts, spoken.actions, "rewards"}))),
-            depth=tuple(place for place in unread if _is_depth(place, first[place])),
+            unread=(unread := tuple(_unread(first, {*parts, spoken.actions, "rewards", *told}))),
+            pictures=dict(picture for place in unread for picture in _pictures(first[place], place)),
             names=frozenset(groups),
             demos=tuple(demo for _, demo in demos),
             masks=read_masks(path, file),
@@ -338,7 +350,7 @@ def _outline(file: Any, attributes: Any, args: Mapping[str, Any], groups: Mappin
         parts={} if demo is None else {name: _is_group(demo[name]) for name in demo},
         demo_attributes=frozenset(() if demo is None else demo.attrs),
         observed={key: _form(part) for key, part in observed.items() if _holds_numbers(part)},
-        images={key: _form(part) for key, part in images.items() if _holds_numbers(part)} if top else {},
+        images={key: _form(part) for key, part in images.items() if _holds_rows(part)} if top else {},
     )
 
 
@@ -366,10 +378,16 @@ def _unread(group: Any, read: Collection[str], above: str = "") -> Iterator[str]
             yield place
 
 
-def _is_depth(place: str, part: Any) -> bool:
-    """Return whether an array holds images of one channel that have 16 bits or "depth" in their name."""
-    alone = _holds_numbers(part) and (part.ndim == 3 or (part.ndim == 4 and part.shape[-1] == 1))
-    return bool(alone and (part.dtype == "uint16" or "depth" in place.lower()))
+def _pictures(part: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the images, also of depth, in a part of a demonstration that is not read: place, and dtype and shape."""
+    if _is_group(part):
+        for name in part if place != "next_obs" else ():
+            yield from _pictures(part[name], f"{place}/{name}")
+    elif _holds_rows(part):
+        dtype, shape = form = _form(part)
+        deep = len(shape) == 3 and (dtype == "uint16" or "depth" in place.lower())
+        if deep or len(shape) == 4 or ("image" in place and is_packed(form)):
+            yield place, f"{dtype} {list(shape)}"
 
 
 def _is_demo(name: str, part: Any) -> bool:
@@ -398,13 +416,13 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
             raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
         extra = {key: group[key] for key in ("rewards", "dones", "states") if key in group}
         parts |= {key: part for key, part in extra.items() if key != "states" or not _is_group(part)}
-        odd = [key for key, part in parts.items() if not _holds_numbers(part)]
+        odd = [key for key, part in parts.items() if not (_holds_numbers, _holds_rows)[key in reads.parts](part)]
         if odd:
             raise damaged(f"{where}, {odd[0]}", f"{group[odd[0]]!r}"[:80], "an array of numbers")
         odd = [key for key, fits in reads.parts.items() if fits is not None and not fits(_form(parts[key]))]
         if odd:
             found = f"{parts[odd[0]].dtype} {list(parts[odd[0]].shape)}"
-            raise damaged(f"{where}, {odd[0]}", found, "uint8 [T, H, W, 3], or [T, H, W, 1] of a mask")
+            raise damaged(f"{where}, {odd[0]}", found, "images as in the first demonstration")
         actions = parts[dialect.actions]
         if actions.ndim != 2 or actions.shape[0] == 0:
             raise damaged(f"{where}, {dialect.actions}", f"{actions.shape}", "[T, A] with at least one step")
@@ -416,8 +434,17 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
             raise damaged(where, f"lengths that disagree: {dialect.actions} {length}, {differing}", "one entry a step")
         if length <= dialect.lead:
             raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
-        words = str(_json(where, group.attrs, "ep_meta").get("lang") or "")  # robocasa's
+        words = str(_json(where, group.attrs, "ep_meta").get("lang") or "").strip() or _words(group)  # robocasa's first
         return Demo(name, length, words, _success(group, reads), "rewards" in parts)
+
+
+def _words(group: Any) -> str:
+    """Return the text that a demonstration records as its instruction, in an attribute or an array of one text."""
+    arrays = [group[name] for name in _WORDS if isinstance(group.get(name), import_h5py().Dataset)]
+    values = [group.attrs[name] for name in _WORDS if name in group.attrs]
+    values += [part[()] for part in arrays if part.dtype.kind in "SO" and part.size == 1]
+    texts = [value for values in map(np.ravel, values) if len(values) == 1 for value in values]
+    return next((_text(text).strip() for text in texts if isinstance(text, str | bytes) and _text(text).strip()), "")
 
 
 def demo_place(path: Path, name: str) -> str:
@@ -449,27 +476,20 @@ def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, An
     return instruction_from_name(path.stem) if libero else ""
 
 
-def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
-    """Return each file's instruction: its own, its environment's, or its name's if files share an environment."""
-    unnamed = [layout.env_name for layout in layouts if not layout.instruction]
-    return {
-        layout.path: layout.instruction
-        or (
-            instruction_of(layout.env_name)
-            if unnamed.count(layout.env_name) < 2
-            else instruction_from_name(layout.path.stem)
-        )
-        for layout in layouts
-    }
-
-
 def obs_key(camera: str) -> str:
     """Return a camera's key in the HDF5 group; the key of the mask of `agentview_image` is `agentview_mask`."""
     return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
 
 
 def _form(part: Any) -> Form:
-    return str(part.dtype), tuple(part.shape)
+    return str(part.dtype) if _holds_numbers(part) else "bytes", tuple(part.shape)
+
+
+def _holds_rows(part: Any) -> bool:
+    """Return whether a part is an array of numbers, or of one row of bytes a step."""
+    rows = isinstance(part, import_h5py().Dataset) and part.ndim == 1
+    varying = rows and import_h5py().check_vlen_dtype(part.dtype) == "uint8"
+    return _holds_numbers(part) or varying or (rows and part.dtype.kind == "S")
 
 
 def _is_mask_form(form: Form) -> bool:

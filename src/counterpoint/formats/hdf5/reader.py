@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,10 +16,20 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split, rows_of, stack_images
 from counterpoint.formats.boundary import decode_image, parsing
-from counterpoint.formats.hdf5.files import FileLayout, demo_place, instructions, obs_key, open_hdf5, read_masks, scan
+from counterpoint.formats.hdf5.files import (
+    FileLayout,
+    demo_place,
+    instruction_from_name,
+    instruction_of,
+    obs_key,
+    open_hdf5,
+    read_masks,
+    scan,
+)
 from counterpoint.formats.kinds import hdf5_files
 
 _OPEN = 64  # maximum number of files held open; LIBERO-90 has 90
+_PART = re.compile(r"train|valid|val|test")  # the word in which masks differ that are to share no demonstration
 _READING = Lock()  # opening a file may close another one that a second thread is reading
 
 
@@ -79,7 +91,7 @@ class Hdf5Store(Reader):
         self._layouts = layouts
         self._demos = [(f, d) for f, d in every if split is None or d.name in f.masks.get(split, ())]
         self.cameras = layouts[0].cameras if layouts else ()
-        words = instructions(layouts)
+        words = _instructions(layouts)
         self.episodes = tuple(
             EpisodeInfo(demo.length - file.dialect.lead, demo.instruction or words[file.path], file.fps, demo.success)
             for file, demo in self._demos
@@ -95,7 +107,11 @@ class Hdf5Store(Reader):
         self._open: dict[Path, Any] = {}
         self._owner = os.getpid()
         if layouts:
-            self.left_out, self.unread, spoken = layouts[0].unread, layouts[0].depth, layouts[0].dialect
+            spoken, pictures = layouts[0].dialect, layouts[0].pictures
+            self.unread = tuple(pictures)
+            self.left_out = tuple(
+                f"{name} ({pictures[name]})" if name in pictures else name for name in layouts[0].unread
+            )
             reason = f"recognised by {'; '.join(layouts[0].facts)}" if layouts[0].facts else "named by the user"
             self.facts = {"dialect": f"{spoken.name}: {spoken.title} ({reason})", **_consequences(layouts)}
 
@@ -103,15 +119,17 @@ class Hdf5Store(Reader):
         """Return the images, uint8 [N, H, W, 3], upright."""
         layout = self._demos[episode][0]
         images = self._rows(episode, f"{layout.dialect.images}/{obs_key(camera)}", steps)
-        if layout.dialect.packed:
+        if images.ndim < 4:
             where = f"{self.names[episode]}, {camera}"
             # Zeros fill each row up to the longest image. `compress_len` is not needed to find the end of an image, and
             # the recorders do not agree on the order of its cameras.
             rows = ((f"{where}, row {step}", row.tobytes()) for step, row in zip(steps, images, strict=True))
             images = stack_images((place, decode_image(place, content)) for place, content in rows)
             images = images[..., ::-1] if layout.dialect.packed == "bgr" else images
-        if images.shape[-1] == 1:  # a mask
+        elif images.shape[-1] == 1:  # a mask
             images = images.repeat(3, axis=-1)
+        elif images.shape[-1] != 3:  # [N, 3, H, W]
+            images = images.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images[:, ::-1] if layout.bottom_first else images)
 
     def vectors(self, episode: int, name: str) -> Array | None:
@@ -128,15 +146,20 @@ class Hdf5Store(Reader):
         return self._rows(episode, dialect.actions if name == "actions" else name)[dialect.lead :]
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield the demonstrations that are in both `train` and `valid`, and names in `mask` that `data` lacks."""
+        """Yield names in `mask` that `data` lacks, and demonstrations in two masks that are to be apart.
+
+        Such masks differ in one word: `train`, `valid` or `test`, as in `20_percent_train` and `20_percent_valid`.
+        """
         for layout in self._layouts:
             for name, members in sorted(layout.masks.items()):
                 for demo in sorted(members - layout.names):
                     hint = "remove the name from the mask, or restore the demonstration"
                     yield BadInputError(f"{layout.path}, mask/{name}", demo, "names of demonstrations in data", hint)
-            for demo in sorted(layout.masks.get("train", frozenset()) & layout.masks.get("valid", frozenset())):
-                found, hint = f"{demo} in both mask/train and mask/valid", "remove it from one of them"
-                yield BadInputError(f"{layout.path}, mask", found, "no demonstration in both", hint)
+            for one, other in combinations(_in_order(layout.masks), 2):
+                apart = _PART.sub("", one) == _PART.sub("", other) and _PART.search(one) and _PART.search(other)
+                for demo in sorted(layout.masks[one] & layout.masks[other]) if apart else ():
+                    found, hint = f"{demo} in both mask/{one} and mask/{other}", "remove it from one of them"
+                    yield BadInputError(f"{layout.path}, mask", found, "no demonstration in both", hint)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the open files."""
@@ -160,6 +183,20 @@ class Hdf5Store(Reader):
         return self._open[path]
 
 
+def _instructions(layouts: list[FileLayout]) -> dict[Path, str]:
+    """Return each file's instruction: its own, its environment's, or its name's if files share an environment."""
+    unnamed = [layout.env_name for layout in layouts if not layout.instruction]
+    return {
+        layout.path: layout.instruction
+        or (
+            instruction_of(layout.env_name)
+            if unnamed.count(layout.env_name) < 2
+            else instruction_from_name(layout.path.stem)
+        )
+        for layout in layouts
+    }
+
+
 def _consequences(layouts: list[FileLayout]) -> dict[str, str]:
     """Return what the dialect implies, and the source of instructions that the files do not hold."""
     first = layouts[0]
@@ -169,9 +206,10 @@ def _consequences(layouts: list[FileLayout]) -> dict[str, str]:
     if not all(layout.cameras for layout in layouts):
         del facts["images"]
     sources = {"file": "the file's name", "folder": "the folder's name, since the files have none"}
-    if first.dialect.words in sources:
+    without = [layout for layout in layouts if not all(demo.instruction for demo in layout.demos)]
+    if without and first.dialect.words in sources:
         facts["instructions from"] = sources[first.dialect.words]
-    elif not all(layout.instruction or all(demo.instruction for demo in layout.demos) for layout in layouts):
+    elif not all(layout.instruction for layout in without):
         facts["instructions from"] = "the environment's name, or the file's name in a folder; the files have none"
     return facts
 

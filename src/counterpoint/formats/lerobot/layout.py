@@ -190,13 +190,18 @@ def read_info(root: Path) -> Info:
     for key in sorted(raw.keys() - _KNOWN):
         warn_once(f"{path}: unknown key {key!r} is ignored")
     with reading(path, "the keys of a LeRobot data set"):
-        splits = [(name, str(text).split(":")) for name, text in as_mapping(raw.get("splits") or {}).items()]
+        splits = dict(as_mapping(raw.get("splits") or {}))
+        for name, text in splits.items():
+            told = f"split {str(name)!r} as {text!s:.60}"
+            require(re.fullmatch(r"-?\d+:-?\d+", str(text)), path, told, "a range a:b of episodes", "write it as a:b")
         info = Info(
             version=(int(version[1] or version[3]), int(version[2] or version[4])),
             fps=as_number(raw["fps"]),
             episodes=as_whole(raw["total_episodes"]),
             features={str(name): _feature(str(name), entry) for name, entry in as_mapping(raw["features"]).items()},
-            splits={str(name): (int(a), int(b)) for name, (a, b) in splits},
+            splits={
+                str(name): (int(a), int(b)) for name, (a, b) in ((n, str(t).split(":")) for n, t in splits.items())
+            },
             data_path=str(raw["data_path"]),
             video_path=str(raw.get("video_path") or ""),
             chunk=as_whole(raw.get("chunks_size") or 1000),
@@ -303,7 +308,7 @@ def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
     for line in json_lines(path):
         with reading(path, "episode_index, length and tasks"):
             episode, length = as_whole(line["episode_index"]), as_whole(line["length"])
-            words = tuple(map(str, as_list(line["tasks"])))
+            words = tuple(str(task) for task in as_list(line["tasks"]) if task is not None)
         require(1 <= length < 2**31, path, f"episode {episode} of length {length}", "at least one step", HINT)
         at = {"episode_chunk": episode // info.chunk, "episode_index": episode}
         span = (length, length)
@@ -344,7 +349,7 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
         EpisodeLocation(
             number=int(columns["episode_index"][at]),
             length=int(lengths[at]),
-            tasks=tuple(map(str, tasks[source])),
+            tasks=tuple(str(task) for task in tasks[source] if task is not None),
             task=task[source],
             success=bool(success[source][0]) if success[source] else None,
             data=rows.paths[file := rows.file[at]],
@@ -469,7 +474,8 @@ def _spans(
     before, after = order[:-1], order[1:]
     for at in np.flatnonzero((file[before] == file[after]) & (starts[after] < ends[before]))[:1]:
         found = f"an episode from {starts[after[at]]}, inside another that ends at {ends[before[at]]}"
-        raise damaged(paths[file[after[at]]], found, "metadata whose episodes do not overlap")
+        hint = "download meta/ again, or convert the data set from v2.1 again with a newer lerobot (its issue 2401)"
+        raise BadInputError(paths[file[after[at]]], found, "metadata whose episodes do not overlap", hint)
     first, end = np.full(len(paths), np.iinfo(np.int64).max), np.zeros(len(paths), np.int64)
     np.minimum.at(first, file, starts)
     np.maximum.at(end, file, ends)

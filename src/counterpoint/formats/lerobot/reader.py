@@ -266,10 +266,11 @@ class LeRobotStore(Reader):
         names = list(dict.fromkeys([*wanted, *known]))
         table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)
         columns = {name: as_matrix(at.data, table, name) for name in table.column_names}
-        own = (columns["episode_index"] == at.number).all()
-        own = own and (columns["frame_index"][:, 0] == np.arange(at.length)).all()
-        expected = f"{at.length} rows from row {at.row}"
-        require(own, at.data, f"other rows where episode {at.number} should be", expected, HINT)
+        own, found = (columns["episode_index"] == at.number).all(), f"other rows where episode {at.number} should be"
+        require(own, at.data, found, f"{at.length} rows from row {at.row}", HINT)
+        counted = columns["frame_index"][:, 0] == np.arange(at.length)
+        found, hint = f"frame_index that does not count the steps of episode {at.number}", "write 0, 1, 2 and so on"
+        require(counted.all(), at.data, found, f"0 to {at.length - 1}", f"{hint} into it, if no row is missing")
         return columns
 
     def _rows(self, at: EpisodeLocation, names: list[str], first: int, count: int) -> pa.Table:

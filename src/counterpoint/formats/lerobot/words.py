@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, Segment, task_of
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
-from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_cells, read_table, reading
+from counterpoint.formats.lerobot.tables import as_matrix, read_cells, read_table, reading
 
 _LANGUAGE, _STYLE = "language_persistent", "subtask"
 Words = tuple[str, tuple[Segment, ...]]
@@ -83,7 +83,16 @@ def task_table(root: Path, info: Info) -> dict[int, str]:
     if not path.is_file():
         return {}
     with reading(path, "task_index and task"):
-        return {as_whole(line["task_index"]): str(line["task"]) for line in json_lines(path)}
+        return _each_once(path, [(as_whole(line["task_index"]), str(line["task"])) for line in json_lines(path)])
+
+
+def _each_once(path: Path, words: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """Return words by their number; raise an error if a number has several texts."""
+    numbered = dict(words)
+    other = next((f"{text!r} and {numbered[at]!r}" for at, text in words if text != numbered[at]), "")
+    hint = "give each text a number of its own, and write the number into the rows"
+    require(not other, path, f"one number for {other}", "one text for a number", hint)
+    return numbered
 
 
 def _numbered(path: Path, name: str) -> dict[int, str]:
@@ -93,7 +102,8 @@ def _numbered(path: Path, name: str) -> dict[int, str]:
     with reading(path, f"{name}_index and {name}"):
         table = read_table(path)
         words = table[name if name in table.column_names else "__index_level_0__"].to_pylist()
-        return dict(zip(map(as_whole, table[f"{name}_index"].to_pylist()), map(str, words), strict=True))
+        numbers = map(as_whole, table[f"{name}_index"].to_pylist())
+        return _each_once(path, list(zip(numbers, map(str, words), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,8 @@ def _segments(at: EpisodeLocation, column: _Column | None, name: str, table: Map
 def _named(at: EpisodeLocation, name: str, number: int, table: Mapping[int, str]) -> str:
     if number not in table and number >= 0:
         where, known = f"{at.data}, episode {at.number}", f"one of the {len(table)} in meta/{name.split('_')[0]}s"
-        raise damaged(where, f"{name} {number}", known)
+        hint = f"correct {name} in the rows, or add the text of {number} to meta/{name.split('_')[0]}s"
+        raise BadInputError(where, f"{name} {number}", known, hint)
     return table.get(number, "")
 
 

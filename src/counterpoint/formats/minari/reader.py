@@ -211,6 +211,11 @@ def _read(source: str | Path, data: Any, form: _Form) -> Iterator[GoalEpisode]:
             episode = _episode(raw, form)
         for name in ("observations", "achieved", "commanded", "actions", "rewards"):
             check_finite(f"{where}, {name}", getattr(episode, name))
+        steps = len(episode)
+        for name, wanted in (("observations", steps + 1), ("achieved", steps + 1), ("rewards", steps)):
+            found, expected = f"{len(getattr(episode, name))} for {steps} actions", f"{wanted}"
+            hint = "record the last observation too, or drop the last action and reward of each episode"
+            require(len(getattr(episode, name)) == wanted, f"{where}, {name}", found, expected, hint)
         yield episode
 
 

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 import counterpoint
-from counterpoint.encoders.config import EncoderConfig
-from counterpoint.encoders.dual import DualEncoder
-from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from tests.agents.point_world import point_batch, small_agent
-from tests.conftest import moving_square_store
-from tests.data.sampling import sampler
-from tests.training.test_memory import learner
 
 ROOT = str(Path(counterpoint.__file__).parent)
 
@@ -59,13 +53,3 @@ def test_an_update_of_td_infonce_passes_through_few_files(settings: dict[str, An
     assert len(set(files)) <= 7, sorted(set(files))
     assert sum(one != other for one, other in pairwise(files)) <= 25
     assert f"{ROOT}/errors.py" not in files  # a message is put together when it is needed, and not before
-
-
-def test_a_step_of_decisionnce_t_enters_few_files() -> None:
-    objective = DecisionNCET(DualEncoder(EncoderConfig(image_size=32, embed_dim=8)), DecisionNCEConfig())
-    batches = sampler(moving_square_store(), objective.sampling(), batch_size=4, seed=0)
-    trained = learner(objective)
-    trained.update(batches[0], 0)  # instructions are embedded once
-    files = set(visited(lambda: trained.update(batches[1], 1)))
-    aside = {f"{ROOT}/{name}.py" for name in ("errors", "config")} | {file for file in files if "__init__" in file}
-    assert len(files - aside) <= 8, sorted(files - aside)
