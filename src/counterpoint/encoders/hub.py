@@ -131,9 +131,9 @@ def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: 
 
 
 def _code_in(config: Any) -> str | None:
-    """Return the name of the first function that building a model from this configuration would import and call.
+    """Return the first function that would be imported and called to build a model from this configuration.
 
-    The name is the setting `image_model`; the result is `None` if there is no such function.
+    The function is the setting `image_model`; `None` if the configuration names no function.
     """
     if not isinstance(config, dict):
         return None
