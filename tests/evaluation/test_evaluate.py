@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Array
+from counterpoint.encoders.card import write_results
 from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.hub import write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
@@ -394,6 +395,8 @@ def test_an_evaluation_writes_its_numbers_into_the_card(
     success = json.loads((tmp_path / "run" / "evaluation.json").read_text())["success"]
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert f"| success | {success['value']:.3f} |" in card
+    write_results(tmp_path / "run")
+    assert (tmp_path / "run" / "model" / "README.md").read_text() == card
 
 
 def test_an_evaluation_that_cannot_be_is_one_message(data: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def write_results(run: Path) -> None:
 def with_results(card: str, run: Path) -> str:
     """Return a card with a run's numbers under "Results", unless that section has text that someone else wrote."""
     ours = rf"## Results\n\n(?:{re.escape(NO_RESULTS)}|By `counterpoint [^#]*)(?=\n\n## |\n*\Z)"
-    return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1)
+    return re.sub(ours, lambda _: f"## Results\n\n{_results(run)}", card, count=1).rstrip() + "\n"
 
 
 def _results(run: Path) -> str:
