@@ -53,7 +53,7 @@ def test_figures_are_plotted_from_the_result_files(tmp_path: Path) -> None:
     assert names <= {path.name for path in (ROOT / "docs" / "assets").iterdir()}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_benchmark_of_acting_names_methods_that_exist(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "benchmarks" / "policy_latency.py"), "--small", "--rounds", "1"]
     subprocess.run([*script, "--out", str(tmp_path / "latency.json")], check=True, timeout=300)

@@ -87,7 +87,7 @@ def test_not_looking_changes_nothing_but_the_images(env: CameraEnv) -> None:
     ("name", "cameras", "render"),
     [
         pytest.param("metaworld/drawer-open", ("corner2", "gripperPOV"), 64, marks=pytest.mark.slow),
-        pytest.param("metaworld/drawer-open", ("corner2", "gripperPOV"), None, marks=pytest.mark.slow),
+        pytest.param("metaworld/drawer-open", ("corner2", "gripperPOV"), None, marks=pytest.mark.release),
         ("dmc/walker-walk", ("back", "side"), None),
     ],
 )

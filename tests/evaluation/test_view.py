@@ -333,7 +333,7 @@ def test_bad_targets_end_the_command(
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.release)])
 def test_a_click_through(server: Server, clip: Path, tmp_path: Path, phone: bool) -> None:
     pytest.importorskip("websocket", reason="websocket-client is not installed")
     (tmp_path / "profile").mkdir()

@@ -151,8 +151,8 @@ def test_any_objective_on_transitions_can_stand_there() -> None:
     "changes",
     [
         pytest.param({}, marks=pytest.mark.slow),
-        pytest.param({"icon": ICON}, marks=pytest.mark.slow),
-        pytest.param({"crossway": CrosswayConfig(widths=(16,))}, marks=pytest.mark.slow),
+        pytest.param({"icon": ICON}, marks=pytest.mark.release),
+        pytest.param({"crossway": CrosswayConfig(widths=(16,))}, marks=pytest.mark.release),
         {"icon": ICON, "diffusion": TRANSFORMER},
     ],
 )

@@ -50,7 +50,7 @@ def whole(config: FewshotConfig, tmp_path_factory: pytest.TempPathFactory) -> tu
         return out, fewshot_study(config, out)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_benchmark_holds_every_evaluation_of_every_cell(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_benchmark_holds_every_evaluation_of_every_cell(
     assert result["provenance"]["packages"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_benchmark_writes_its_table_and_figures(whole: tuple[Path, dict[str, Any]]) -> None:
     out, result = whole
     for name in ("fewshot_curves.png", "fewshot_scores.png"):
@@ -133,7 +133,7 @@ def test_workers_give_the_same_numbers(
     assert numbers == {name: run["metrics"] for name, run in whole[1]["pretraining"].items()}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_folder_of_another_benchmark_is_refused(config: FewshotConfig, whole: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(BadInputError, match="another configuration"):
         fewshot_study(config.model_copy(update={"seeds": 3}), whole[0])
@@ -167,7 +167,7 @@ def test_too_few_demonstrations_are_told_before_training(
         fewshot_study(config.model_copy(update={"data": data}), tmp_path / "out")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_cells_of_a_task_and_seed_share_their_episodes(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -197,7 +197,7 @@ def test_an_expert_that_loses_is_told_while_data_are_prepared(
         study._prepare(dmc(config, demonstrations_path=path), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"seconds": 1}'])
 def test_a_damaged_result_is_told_before_anything_runs(
     config: FewshotConfig,

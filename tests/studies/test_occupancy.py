@@ -52,7 +52,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return out, occupancy_study(TINY, out)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_study_leaves_its_numbers_and_figures(study: tuple[Path, dict[str, Any]]) -> None:
     out, result = study
     assert numbers(json.loads((out / "occupancy.json").read_text())) == numbers(result)
@@ -77,7 +77,7 @@ def test_every_method_learns(method: str) -> None:
     assert error[-1, :, 1].mean() < error[-1, :, 0].mean()  # decay helps
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_was_interrupted_goes_on_to_the_same_numbers(
     study: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +103,7 @@ def test_what_was_interrupted_goes_on_to_the_same_numbers(
     assert not trained
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_two_processes_give_the_same_numbers(
     study: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,7 @@ def test_two_processes_give_the_same_numbers(
     assert again["errors"] == whole["errors"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_folder_of_another_study_is_refused(study: tuple[Path, dict[str, Any]]) -> None:
     out, _ = study
     with pytest.raises(BadInputError, match="another configuration"):
@@ -137,7 +137,7 @@ def test_bad_configurations_are_told(change: dict[str, object], message: str) ->
         OccupancyConfig.model_validate({**OccupancyConfig().model_dump(), **change})
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_expected_gradients_leave_no_error_and_the_printed_factor_leaves_the_one_foretold() -> None:
     grid, discount, size = GridWorld(3, 2), 0.7, 16
     settings = [Setting(0.03, "decayed")]

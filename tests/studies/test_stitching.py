@@ -59,7 +59,7 @@ def test_summary_by_hand() -> None:
     assert "low" not in stitching_summary([{"seed": 0, "reached": 0.25, "steps": 6.0}])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_study_goes_on_where_it_stopped_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "TIES", 2)
     whole = stitching_study(TINY, tmp_path / "whole")

@@ -40,7 +40,7 @@ def train_and_die(folder: Path, workers: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.release), 2])
 def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(store: MemoryStore, tmp_path: Path, workers: int) -> None:
     """Checkpoints and lines of numbers do not fall together: a line's mean spans a checkpoint."""
     whole = learner(ema=0.9)
