@@ -297,6 +297,9 @@ def _damage(path: Path, how: str) -> None:
             values = demo["obs/agentview_image"][:-1]
             del demo["obs/agentview_image"]
             demo["obs/agentview_image"] = values
+        elif how == "a state of texts":
+            del demo["obs/robot0_eef_pos"]
+            demo["obs/robot0_eef_pos"] = np.array([b"text"] * 12)
         elif how == "env_args":
             file["data"].attrs["env_args"] = "{no JSON"
 
@@ -311,6 +314,7 @@ def _damage(path: Path, how: str) -> None:
         ("no obs/robot0_eef_pos", "demo_1: found no obs/robot0_eef_pos"),
         ("num_samples 99", "demo_1: found lengths that disagree: actions 12, num_samples 99"),
         ("agentview_image 11", "lengths that disagree: actions 12, obs/agentview_image 11"),
+        ("a state of texts", "obs/robot0_eef_pos: found .*; expected an array of numbers"),
         ("env_args", "attribute env_args: found '{no JSON'"),
     ],
 )

@@ -416,13 +416,13 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
             raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
         extra = {key: group[key] for key in ("rewards", "dones", "states") if key in group}
         parts |= {key: part for key, part in extra.items() if key != "states" or not _is_group(part)}
-        odd = [key for key, part in parts.items() if not (_holds_numbers, _holds_rows)[key in reads.parts](part)]
+        images = {key for key, fits in reads.parts.items() if fits is not None}
+        odd = [key for key, part in parts.items() if not (_holds_numbers, _holds_rows)[key in images](part)]
         if odd:
             raise damaged(f"{where}, {odd[0]}", f"{group[odd[0]]!r}"[:80], "an array of numbers")
         odd = [key for key, fits in reads.parts.items() if fits is not None and not fits(_form(parts[key]))]
         if odd:
-            found = f"{parts[odd[0]].dtype} {list(parts[odd[0]].shape)}"
-            raise damaged(f"{where}, {odd[0]}", found, "images as in the first demonstration")
+            raise damaged(f"{where}, {odd[0]}", "{} {}".format(*_form(parts[odd[0]])), "images as in the first episode")
         actions = parts[dialect.actions]
         if actions.ndim != 2 or actions.shape[0] == 0:
             raise damaged(f"{where}, {dialect.actions}", f"{actions.shape}", "[T, A] with at least one step")
