@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 from counterpoint import workers
 from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
-from counterpoint.formats.hdf5 import files
+from counterpoint.formats.hdf5 import opening
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.data.reading import read_episode
 from tests.forkserver import PRELOADED, fork_program, fork_worker
@@ -98,9 +98,10 @@ def _own_precision() -> Iterator[None]:
 def _quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the processes of `in_worker`, and those that look at HDF5 files, from the warm server.
 
-    How they start by themselves is for `test_workers`, and one test of `hdf5/test_reader`.
+    How they start by themselves is for `test_workers`, and one test of `hdf5/test_opening`.
     """
-    monkeypatch.setattr(files, "subprocess", SimpleNamespace(run=fork_program))
+    looks = SimpleNamespace(run=fork_program, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(opening, "subprocess", looks)
     if request.path.name != "test_workers.py":
         quick = SimpleNamespace(Popen=fork_worker, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
         monkeypatch.setattr(workers, "subprocess", quick)

@@ -127,10 +127,14 @@ def fork_worker(_: Sequence[str], *, env: Mapping[str, str], **pipes: int) -> Fo
     return Forked(serve, pipes=list(pipes), env=env, text=False)
 
 
-def fork_program(command: Sequence[str], **_: object) -> Forked:
+def fork_program(command: Sequence[str], *, timeout: float | None = None, **_: object) -> Forked:
     """Do as `subprocess.run` does with `[sys.executable, "-c", SOURCE, ...]`."""
     process = Forked(program, command[2:])
-    process.communicate()
+    try:
+        process.communicate(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     return process
 
 

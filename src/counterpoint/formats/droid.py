@@ -28,7 +28,7 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, first_text, raise_error, read_alike
 from counterpoint.formats.boundary import as_mapping, as_whole, parsing, read_bytes
-from counterpoint.formats.hdf5.files import import_h5py, open_hdf5
+from counterpoint.formats.hdf5.opening import import_h5py, open_hdf5
 from counterpoint.formats.kinds import DROID_NUMBERS, droid_episodes
 from counterpoint.formats.video import probe_video, read_frames
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -22,7 +21,6 @@ from counterpoint.cli.data.doctor import examine
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise, split_names
-from counterpoint.formats.hdf5 import files
 from counterpoint.formats.hdf5.files import env_args
 from counterpoint.formats.hdf5.reader import Hdf5Store
 from tests.data.reading import read_episode
@@ -443,18 +441,6 @@ def test_a_file_that_refers_to_another_is_refused(tmp_path: Path, refer: Callabl
         with pytest.raises(BadInputError, match=r"external link|kept in another file"):
             read(path)
     assert [finding.expected for finding in examine(path)] == ["data inside the file"]
-
-
-def test_damage_that_crashes_hdf5_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_robomimic(tmp_path / "demo.hdf5")
-    monkeypatch.setattr(files, "subprocess", subprocess)  # as everywhere but in tests
-    monkeypatch.setattr(files, "_LOOK", "import os; os.abort()")
-    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
-    for _ in range(2):  # it is looked at again, as another version of the library may survive
-        with pytest.raises(BadInputError, match="damage that crashes the HDF5 library"):
-            open_dataset(path)
-    monkeypatch.undo()
-    assert len(open_dataset(path).episodes) == 3
 
 
 def test_a_soft_link_inside_the_file_is_followed(tmp_path: Path) -> None:

@@ -22,32 +22,18 @@ The parts have the same meaning in all files, except for what a `Dialect` says.
 from __future__ import annotations
 
 import json
-import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from counterpoint.data.robot_masks import MASK_SUFFIX, mask_camera
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, read_each
-from counterpoint.formats.boundary import (
-    MOST_BYTES,
-    MOST_PIXELS,
-    as_mapping,
-    as_number,
-    as_numbers,
-    as_whole,
-    first_line,
-    parsing,
-    require_size,
-)
+from counterpoint.formats.boundary import as_mapping, as_number, as_numbers, as_whole, parsing
 from counterpoint.formats.hdf5.dialects import (
     DIALECTS,
     Dialect,
@@ -58,7 +44,7 @@ from counterpoint.formats.hdf5.dialects import (
     is_image,
     is_packed,
 )
-from counterpoint.formats.tar import indexed
+from counterpoint.formats.hdf5.opening import EXPECTED, import_h5py, open_hdf5
 
 INSTRUCTIONS = {
     "Lift": "lift the cube",
@@ -73,7 +59,6 @@ HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHan
 """Maximum number of steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
 _IMAGE = "_image"  # ending of the keys of robomimic's images
 _GYM = 2  # env_args["type"] of environments whose rewards do not show success
-_EXPECTED = "an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA"
 _WORDS = ("lang", "language_instruction", "language_raw", "instruction")
 _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
@@ -94,85 +79,9 @@ def instruction_from_name(name: str) -> str:
     return _SCENE.sub("", stem).replace("_", " ").strip()
 
 
-def import_h5py() -> Any:
-    """Import `h5py`, or raise `MissingExtraError`."""
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise MissingExtraError("h5py", "hdf5") from None
-    return h5py
-
-
-def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
-    """Open an `h5py.File` for reading; refuse a file that is damaged, refers to another file or lacks claimed data."""
-    h5py = import_h5py()
-    if path.is_file():
-        survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
-        require(survives, path, "damage that crashes the HDF5 library", expected, "download or record it again")
-    try:
-        stat = path.stat()
-        file = h5py.File(path, "r")
-    except OSError as error:
-        found = f"no HDF5, or a damaged file ({first_line(error)})" if path.is_file() else "no file"
-        raise BadInputError(path, found, expected, "check the path, or download the file again") from None
-    with parsing(path, expected):
-        _require_contained(path, stat.st_size, stat.st_mtime_ns)
-    return file
-
-
-_LOOK = """
-import sys, h5py
-with h5py.File(sys.argv[1]) as file:
-    dict(file.attrs)
-    file.visititems(lambda name, part: None if dict(part.attrs) else None)
-"""
-
-
-def _survives(path: Path) -> bool:
-    """Return whether HDF5 can read a file's structure (all but the data); tried in a process that damage may crash."""
-    looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
-    return looked.returncode >= 0  # an exception is raised again, and caught, when this process opens the file
-
-
-@lru_cache(maxsize=1024)
-def _require_contained(path: Path, size: int, changed: int) -> None:
-    """Raise an error if a link or a dataset refers to another file; without such links, soft links stay in the file."""
-    h5py = import_h5py()
-
-    def foreign(name: str, link: Any) -> str | None:
-        if isinstance(link, h5py.ExternalLink):
-            return f"an external link at {name}"
-        part = file[name] if isinstance(link, h5py.HardLink) else None
-        if not isinstance(part, h5py.Dataset):
-            return None
-        if part.external or part.is_virtual:
-            return f"data kept in another file at {name}"
-        _require_stored(f"{path}, {name}", part)
-        return None
-
-    with h5py.File(path, "r") as file:
-        found = file.visititems_links(foreign)
-    require(found is None, path, found, "data inside the file", "do not trust this file; copy the data into it")
-
-
-def _require_stored(where: str, part: Any) -> None:
-    """Raise an error if a dataset claims more than is stored (HDF5 would add zeros), or too much for one read."""
-    if part.shape is None:  # an empty dataset
-        return
-    have, wanted = part.id.get_storage_size(), math.prod(part.shape) * part.dtype.itemsize
-    if part.chunks:
-        require_size(f"{where}, a chunk", math.prod(part.chunks) * part.dtype.itemsize, MOST_BYTES)
-        wanted = math.prod(-(-length // chunk) for length, chunk in zip(part.shape, part.chunks, strict=True))
-        have = part.id.get_num_chunks()
-    unit, hint = "chunks" if part.chunks else "bytes", "download it again, or record it again with every value written"
-    require(have >= wanted, where, f"{have} {unit} for the shape {part.shape}", f"{wanted}, all of them", hint)
-    row = math.prod(part.shape[1:]) if part.ndim == 4 else math.prod(part.shape) * part.dtype.itemsize
-    require_size(where, row, 3 * MOST_PIXELS if part.ndim == 4 else MOST_BYTES)
-
-
 def env_args(path: Path) -> dict[str, Any]:
     """Return the environment of a recording (`env_name`, `type`, `env_kwargs`); refuse a file without them."""
-    with open_hdf5(path) as file, parsing(path, _EXPECTED):
+    with open_hdf5(path) as file, parsing(path, EXPECTED):
         args = _json(path, _data_group(path, file).attrs, "env_args")
     if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
         where, found = f"{path}, data, attribute env_args", f"the keys {sorted(args)}" if args else "nothing"
@@ -279,7 +188,7 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
         BadInputError: When the file is damaged, has no demonstrations, or its facts do not identify a dialect and
             `dialect` names none.
     """
-    with open_hdf5(path) as file, parsing(path, _EXPECTED):
+    with open_hdf5(path) as file, parsing(path, EXPECTED):
         groups = _demonstrations(path, file)
         first: Any = next(filter(_is_group, groups.values()), {})
         top = first == file

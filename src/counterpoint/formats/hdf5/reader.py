@@ -22,10 +22,10 @@ from counterpoint.formats.hdf5.files import (
     instruction_from_name,
     instruction_of,
     obs_key,
-    open_hdf5,
     read_masks,
     scan,
 )
+from counterpoint.formats.hdf5.opening import open_hdf5
 from counterpoint.formats.kinds import hdf5_files
 
 _OPEN = 64  # maximum number of files held open; LIBERO-90 has 90

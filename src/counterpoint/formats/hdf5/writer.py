@@ -18,7 +18,7 @@ from counterpoint.errors import require
 from counterpoint.files import Beside
 from counterpoint.formats.base import require_new
 from counterpoint.formats.hdf5.dialects import ROBOMIMIC_STATE
-from counterpoint.formats.hdf5.files import import_h5py
+from counterpoint.formats.hdf5.opening import import_h5py
 
 _ABOUT = "counterpoint"
 _STATE_DIMS = (3, 4, 2)  # dimensions of each part of ROBOMIMIC_STATE

@@ -16,7 +16,7 @@ from typing import Any
 
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats.boundary import first_line, parsing, read_bytes
-from counterpoint.formats.hdf5.files import open_hdf5
+from counterpoint.formats.hdf5.opening import open_hdf5
 
 _MAIN = "main_data.hdf5"
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
