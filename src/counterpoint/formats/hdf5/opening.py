@@ -17,7 +17,7 @@ from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, first_line, parsing, require_size
 from counterpoint.formats.tar import indexed
 
-_SECONDS = 30.0  # time to read the structure of a small file; larger files get a second more for each 10 MB
+_SECONDS = 15.0  # time to read the structure of a small file; larger files get a second more for each 10 MB
 EXPECTED = "an HDF5 file of robomimic, LIBERO, IsaacLab or ALOHA"
 
 
