@@ -268,10 +268,16 @@ def convert(
         splits = _renumbered(store)
     moved = _retimed(path, store, fps) if retime else None
     rate = _rate(store, None if retime else fps)
-    resample = fps is not None and not retime
-    given, judged = instruction or "", layout.SUCCESS not in drop
-    options: dict[str, Any] = {"rate": rate, "size": size, "resample": resample, "depth": depth}
-    convert_one = partial(_episode, store, **options, instruction=given, judged=judged)
+    convert_one = partial(
+        _episode,
+        store,
+        rate=rate,
+        size=size,
+        resample=fps is not None and not retime,
+        depth=depth,
+        instruction=instruction or "",
+        judged=layout.SUCCESS not in drop,
+    )
     require(store.cameras or store.state(0) is not None, path, *_NOTHING)
     first, _ = convert_one(order[0])
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
