@@ -291,7 +291,7 @@ def _gains(
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
     """Return an episode's goal: the last frame of the next fitted episode that has the same instruction.
 
-    If there is no such episode, the goal is the episode's own last frame.
+    The goal is the episode's own last frame if no such episode exists.
     """
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -92,10 +92,15 @@ def _without_words(path: Path, store: EpisodeStore) -> Iterator[BadInputError]:
     empty = [number for number, info in enumerate(store.episodes) if not info.instruction.strip()]
     recorded = isinstance(store, Reader) and store.instructions
     if empty and (recorded or len(empty) < len(store.episodes)):
-        listed = f"{', '.join(map(str, empty[:10]))}{', ...' * (len(empty) > 10)}"
-        found = f"no instruction for {len(empty)} of {len(store.episodes)} episodes: {listed}"
-        hint = f"name their task: counterpoint data convert {path} OUT --instruction TEXT"
-        yield BadInputError(path, found, "a task in words", hint)
+        yield _nameless(path, path, empty, len(store.episodes))
+
+
+def _nameless(where: Path, root: Path, empty: Sequence[int], total: int) -> BadInputError:
+    """Return the finding of episodes without an instruction, in the data set at `root`."""
+    listed = f"{', '.join(map(str, empty[:10]))}{', ...' * (len(empty) > 10)}"
+    found = f"no instruction for {len(empty)} of {total} episodes: {listed}"
+    hint = f"name their task: counterpoint data convert {root} OUT --instruction TEXT"
+    return BadInputError(where, found, "a task in words", hint)
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
@@ -212,10 +217,7 @@ def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Itera
         yield BadInputError(root / "data", found, "the files of the listed episodes alone", _UNLISTED)
     nameless = [at.number for at in locations if not any(task.strip() for task in at.tasks)]
     if nameless:
-        listed = f"{', '.join(map(str, nameless[:10]))}{', ...' * (len(nameless) > 10)}"
-        found = f"no instruction for {len(nameless)} of {len(locations)} episodes: {listed}"
-        hint = f"name their task: counterpoint data convert {root} OUT --instruction TEXT"
-        yield BadInputError(root / "meta", found, "a task in words", hint)
+        yield _nameless(root / "meta", root, nameless, len(locations))
 
 
 def _splits(root: Path, info: Info, numbers: list[int]) -> Iterator[BadInputError]:
