@@ -291,7 +291,7 @@ def _gains(
 def _goal(one: _Watched, fitted: Sequence[_Watched]) -> Float[Array, " D"]:
     """Return an episode's goal: the last frame of the next fitted episode that has the same instruction.
 
-    The goal is the episode's own last frame if no such episode exists.
+    An episode without such a successor gets its own last frame.
     """
     alike = [other for other in fitted if other.instruction == one.instruction]
     after = next((at + 1 for at, other in enumerate(alike) if other is one), 0)
