@@ -315,6 +315,7 @@ def test_data_are_read_as_the_page_says(title: str) -> None:
         assert fact in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [words for title in TITLES for words in commands(title) if words[0] != "data"],

@@ -13,7 +13,10 @@ from tests.conftest import write_robot_set
 from tests.marks import quick
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAINING = ("add_an_objective.md", "corpora.md", "encoders.md", "environments.md", "gym_rewards.md", "labelling.md")
+TRAINING = (
+    *("add_an_objective.md", "comparing.md", "corpora.md", "diffusion_policies.md", "encoders.md", "environments.md"),
+    *("gym_rewards.md", "labelling.md", "policies.md"),
+)
 """Pages whose examples take seconds, since they embed, train or simulate."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

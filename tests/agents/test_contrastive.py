@@ -38,7 +38,7 @@ def train(agent: ContrastiveAgent, steps: range, spaces: Spaces = STATES, rows: 
         agent.update(point_batch(step, spaces, rows=rows), step)
 
 
-@every_agent
+@pytest.mark.parametrize("name", quick(["td_infonce", "contrastive_rl"], AGENTS))
 def test_training_changes_every_parameter_and_lowers_the_critic_loss(name: str) -> None:
     agent = small_agent(name, critic_lr=3e-3, discount=0.5, temperature=0.2)
     held_out = point_batch(10**6, rows=64)
@@ -125,6 +125,7 @@ def test_asks_for_the_keys_it_reads_and_no_others(name: str, goals: str) -> None
             agent.update({other: value for other, value in batch.items() if other != key}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(["td_infonce"], AGENTS))
 def test_bfloat16_products_keep_float32_parameters_and_nearly_the_losses(name: str) -> None:
     settings: dict[str, Any] = {"critic_lr": 3e-3, "discount": 0.5, "temperature": 0.2}

@@ -37,7 +37,7 @@ def test_drawn_crops_lie_inside_the_image_and_keep_their_share() -> None:
     assert area.max() <= 1.0
 
 
-@pytest.mark.parametrize(("H", "W"), [(256, 456), (8, 8), (100, 10)])
+@pytest.mark.parametrize(("H", "W"), [(256, 456), (8, 8), pytest.param(100, 10, marks=pytest.mark.slow)])
 def test_crops_are_drawn_as_torchvision_draws_them(H: int, W: int) -> None:
     transforms = pytest.importorskip("torchvision.transforms")
     image, scale, ratio = torch.empty(3, 64 * H, 64 * W, device="meta"), (0.2, 1.0), (3 / 4, 4 / 3)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
 from tests.encoders.vits import PREFIX, TRANSFORMERS, open_clip_vit, small_vit, timm_vit, transformers_vit
+from tests.marks import quick
 
 
 def images(n: int = 2, height: int = 32, width: int = 32) -> torch.Tensor:
@@ -220,7 +221,11 @@ def test_autocast() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet18", "swin_tiny_patch4_window7_224", "efficientnet_b0", "mixer_s16_224", "convnext_atto"]
+    "name",
+    quick(
+        ["resnet18", "convnext_atto"],
+        ["resnet18", "swin_tiny_patch4_window7_224", "efficientnet_b0", "mixer_s16_224", "convnext_atto"],
+    ),
 )
 def test_models_without_patch_tokens_are_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="Vision Transformer"):

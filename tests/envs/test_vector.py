@@ -76,7 +76,7 @@ def test_observations_are_stacked_by_key() -> None:
         (make_dying, True, "its process died"),
         pytest.param(make_refusing, True, "action: found NaN; expected finite numbers", marks=pytest.mark.slow),
         (make_refusing, False, "action: found NaN; expected finite numbers"),
-        (make_speechless, True, "SpeechlessError"),  # an error that cannot be pickled
+        pytest.param(make_speechless, True, "SpeechlessError", marks=pytest.mark.slow),  # which cannot be pickled
         pytest.param(make_hanging, True, "did not answer in time", marks=pytest.mark.slow),
     ],
 )

@@ -237,6 +237,7 @@ def test_half_precision_and_autocast() -> None:
     torch.testing.assert_close(half, expected, rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.slow
 def test_compiles_as_one_graph() -> None:
     inputs = logits(count=3)
 

@@ -20,6 +20,7 @@ from counterpoint.policies.base import Policy
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy, condition_width
 from counterpoint.policies.networks import DiffusionConfig
+from tests.marks import quick
 from tests.policies.demos import observed
 from tests.policies.small_diffusion import DIFFUSION, FRAME, SIZE, A, C, P, policy, sights
 from tests.reference.chunking import temporal_ensemble
@@ -54,7 +55,7 @@ def by_hand(made: DiffusionPolicy, frames: Array, state: Array, t: int, seed: in
         (True, {}),
         pytest.param(False, {}, marks=pytest.mark.slow),
         (True, {"sampler": "ddpm", "inference_steps": 20}),
-        (True, {"obs_steps": 3, "executed": 1}),
+        pytest.param(True, {"obs_steps": 3, "executed": 1}, marks=pytest.mark.slow),
         pytest.param(True, {"obs_steps": 1}, marks=pytest.mark.slow),
         (True, {"network": "transformer", "width": 8, "heads": 2, "layers": 1}),
     ],
@@ -88,7 +89,9 @@ def test_the_ensemble_averages_what_was_planned_for_a_step() -> None:
     np.testing.assert_allclose(np.stack(acted), temporal_ensemble(plans, 0.3), atol=2e-5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"obs_steps": 3, "executed": 5}, {"ensemble": 0.01}])
+@pytest.mark.parametrize(
+    "settings", quick([{"obs_steps": 3, "executed": 5}], [{}, {"obs_steps": 3, "executed": 5}, {"ensemble": 0.01}])
+)
 def test_what_it_does_not_look_at_changes_nothing(settings: dict[str, Any]) -> None:
     """To the bit, in rows that begin at different times; it looks no more often than its plans need."""
     always, seldom = policy(**settings), policy(**settings)

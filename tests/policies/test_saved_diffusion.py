@@ -17,13 +17,19 @@ from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.heads import ActionHead, HeadConfig
 from tests.encoders.saved_kinds import write_digests
+from tests.marks import quick
 from tests.policies.demos import SAVED, observed
 from tests.policies.small_diffusion import SIZE, A, P, policy, sights
 
+SAVED_WITH: list[dict[str, Any]] = [
+    {"ensemble": 0.2},
+    {"network": "transformer", "width": 8, "heads": 2},
+    {},
+    {"use_state": False},
+]
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"use_state": False}, {"ensemble": 0.2}, {"network": "transformer", "width": 8, "heads": 2}]
-)
+
+@pytest.mark.parametrize("settings", quick(SAVED_WITH[:2], SAVED_WITH))
 def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
     made = policy(**settings)
     folder = made.save_pretrained(tmp_path / "model")

@@ -15,6 +15,7 @@ from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.cloning import CloningRecipe
 from counterpoint.training.run import list_checkpoints
 from tests.data.reading import read_episode
+from tests.marks import quick
 from tests.policies.demos import demonstrations, observed
 from tests.training.runs import clone, cloning
 
@@ -70,7 +71,7 @@ def test_learns_a_few_demonstrations_by_heart(steps: int, settings: dict[str, An
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-@pytest.mark.parametrize("history", [1, 3])
+@pytest.mark.parametrize("history", quick([3], [1, 3]))
 def test_seeds_alone_decide(freeze: bool, history: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"freeze": freeze, "history": history, "dropout": 0.1}
     store, start = demonstrations(2), encoder()
@@ -97,7 +98,9 @@ def test_evaluations_change_nothing(tmp_path: Path) -> None:
     assert error(watched, store)[0] == seen[-1][1]
 
 
-@pytest.mark.parametrize("settings", [{}, {"freeze": True, "history": 3, "dropout": 0.1}])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({}, marks=pytest.mark.slow), {"freeze": True, "history": 3, "dropout": 0.1}]
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(settings: dict[str, Any], tmp_path: Path) -> None:
     store, start, told = demonstrations(2), encoder(), []
     chosen = config(9, **settings)

@@ -81,13 +81,13 @@ def check(objective: Objective, batch: Batch, tolerance: float) -> None:
         assert same == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", quick(FAMILIES, sorted(objective_names(ClipObjective))))
+@pytest.mark.parametrize("name", quick(["decisionnce_t"], sorted(objective_names(ClipObjective))))
 def test_chunks_have_the_gradient_of_the_whole_batch(name: str) -> None:
     objective = clip_objective(name)
     check(objective, sampler(moving_square_store(), objective.sampling(), batch_size=B, seed=0)[3], 1e-9)
 
 
-@pytest.mark.parametrize("name", quick(FAMILIES, sorted(objective_names(StepObjective))))
+@pytest.mark.parametrize("name", quick(["premier_taco"], sorted(objective_names(StepObjective))))
 def test_chunks_of_transitions_have_the_gradient_of_the_whole_batch(name: str) -> None:
     objective = step_objective(name)
     batch = sampler(control_store(12, rewards=True), objective.sampling(), batch_size=B, seed=0)[1]

@@ -188,8 +188,8 @@ def test_long_tables_are_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture
     ("masks", "splits"),
     [
         ({"train": (0, 2), "valid": (1,)}, {"train": 2, "valid": 1}),
-        ({"train": (2,)}, {"train": 1}),
-        ({"valid": (1,)}, {"train": 3}),
+        pytest.param({"train": (2,)}, {"train": 1}, marks=pytest.mark.slow),
+        pytest.param({"valid": (1,)}, {"train": 3}, marks=pytest.mark.slow),
         ({"train": (0, 1), "valid": (1,)}, {"train": 3}),
     ],
 )

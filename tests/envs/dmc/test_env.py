@@ -57,7 +57,7 @@ def test_a_missing_suite_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ("walker-walk", 6, 24, "side"),
         ("quadruped-walk", 12, 78, "y"),
-        ("dog-stand", 38, 223, "y-axis"),
+        pytest.param("dog-stand", 38, 223, "y-axis", marks=pytest.mark.slow),
         ("humanoid-walk", 21, 67, "back"),
     ],
 )

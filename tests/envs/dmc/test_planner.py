@@ -103,7 +103,7 @@ def test_every_task_has_a_reward_and_its_domain_sensors() -> None:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("name", quick([name for name in TASKS if not name.startswith("dog-")], sorted(TASKS)))
+@pytest.mark.parametrize("name", quick(["humanoid-stand", "hopper-hop", "reacher-hard", "cup-catch"], sorted(TASKS)))
 def test_plans_earn_in_the_environment_what_the_model_says(name: str) -> None:
     task = DMCEnv(name, cameras=[])
     model = TrueModel(task)

@@ -6,12 +6,18 @@ import hashlib
 import os
 import resource
 import shutil
+import signal
+import subprocess
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,15 +26,18 @@ from counterpoint.cli.data.doctor import _examine_tables
 from counterpoint.data.cache import CachedStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import FORMATS, base, open_dataset, recognise
+from counterpoint.formats.hdf5 import opening
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import examine_minari, read_minari
 from counterpoint.registry import imported
-from tests.forkserver import warm
+from tests.forkserver import program, warm
 from tests.formats.fuzzing.mutations import BYTES, Mutant, mutate
 from tests.formats.fuzzing.sources import SOURCES
 
 for _format in FORMATS.values():  # once, and not in every process that is forked
     imported(_format.reader)
+with suppress(ImportError):
+    import_module("imagecodecs")
 
 SECONDS = 60.0
 """Of one reading, before it counts as a hang."""
@@ -146,6 +155,29 @@ def read(path: Path, source: Content) -> Outcome:
 Read = Callable[[Path, Content], Outcome]
 
 
+def _forked(command: Sequence[str], *, timeout: float, **_: object) -> SimpleNamespace:
+    """Do as `subprocess.run` does with `[sys.executable, "-c", SOURCE, ...]`; a process of one thread may fork."""
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            program(*command[2:])
+        os._exit(0)
+    end = time.monotonic() + timeout
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise subprocess.TimeoutExpired(command, timeout)
+        time.sleep(0.001)
+    return SimpleNamespace(returncode=os.waitstatus_to_exitcode(ended[1]))
+
+
+def _look_quickly() -> None:
+    """Fork the processes that look at HDF5 files from this one."""
+    quick = SimpleNamespace(run=_forked, TimeoutExpired=subprocess.TimeoutExpired)
+    opening.subprocess = quick  # type: ignore[assignment]
+
+
 def _trial(pipe: Connection, read: Read, source: Path, target: Path, case: int, sound: Content) -> None:
     """Make and read a mutant; send it before, and the outcome after."""
     resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
@@ -153,6 +185,7 @@ def _trial(pipe: Connection, read: Read, source: Path, target: Path, case: int, 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders complain there
     warnings.simplefilter("ignore")
     os.environ["COUNTERPOINT_CACHE"] = str(target.parent / "cache")
+    _look_quickly()
     pipe.send(mutate(source, target, case))
     try:
         outcome = read(target, sound)
@@ -164,6 +197,7 @@ def _trial(pipe: Connection, read: Read, source: Path, target: Path, case: int, 
 def _sound(pipe: Connection, name: str, folder: Path) -> None:
     """Make the data set of a reader, and send its place and content."""
     folder.parent.mkdir()
+    _look_quickly()
     os.environ["COUNTERPOINT_CACHE"] = str(folder.parent / "cache")
     path = SOURCES[name](folder)
     pipe.send((path, content(path)))
