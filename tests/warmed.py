@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from importlib import import_module
 
@@ -17,3 +18,5 @@ for _name in (
 ):
     with suppress(ImportError, pytest.skip.Exception):
         import_module(_name)
+gc.collect()
+gc.freeze()  # in none of the forked processes does the collector look at the imported modules

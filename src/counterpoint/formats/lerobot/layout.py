@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow as pa
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole, read_bytes
-from counterpoint.formats.lerobot.tables import HINT, as_matrix, count_rows, damaged, read_table, reading
+from counterpoint.formats.lerobot.tables import HINT, as_array, as_matrix, count_rows, damaged, read_table, reading
 
 INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -420,7 +420,7 @@ def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
         sound = name in table.column_names and _is_sound(name, table[name], fps)
         require(sound, path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode", HINT)
     with reading(path):
-        columns: dict[str, Any] = {name: _numbers(table[name]) for name in wanted}
+        columns: dict[str, Any] = {name: as_array(table[name]) for name in wanted}
         columns["tasks"] = table["tasks"].to_pylist()
         known = _SUCCESS in table.column_names
         columns[_SUCCESS] = table[_SUCCESS].to_pylist() if known else [None] * len(table)
@@ -443,13 +443,8 @@ def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
     if name == "tasks":
         return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
     if name.endswith("timestamp"):
-        return bool(pa.types.is_floating(kind) and (np.abs(_numbers(column)) * fps < 2**53).all())
-    return bool(pa.types.is_integer(kind) and (_numbers(column) < 2**53).all() and (_numbers(column) >= 0).all())
-
-
-def _numbers(column: pa.ChunkedArray) -> Array:
-    """Return a column as an array; `column.to_numpy()` would import pandas, which takes a third of a second."""
-    return cast(Array, column.combine_chunks().to_numpy(zero_copy_only=False))
+        return bool(pa.types.is_floating(kind) and (np.abs(as_array(column)) * fps < 2**53).all())
+    return bool(pa.types.is_integer(kind) and (as_array(column) < 2**53).all() and (as_array(column) >= 0).all())
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ class LeRobotStore(Reader):
         start = int(steps[0])
         column = self._rows(at, [key], start, int(steps[-1]) + 1 - start)[key]
         found_at = partial(layout.image_file, self.root)
-        return encoded(f"{at.data}, {key}", column.take(pa.array(steps - start)), found_at)
+        return encoded(f"{at.data}, {key}", [column[step].as_py() for step in (steps - start).tolist()], found_at)
 
     def _checked(self, at: EpisodeLocation, *wanted: str) -> dict[str, Array]:
         """Return columns of an episode, after checking that the rows belong to the episode."""

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -174,7 +174,15 @@ def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
         numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         require(numbers, where, f"{kind} in {name!r}", "numbers", HINT)
         require(not values.null_count, where, f"{values.null_count} missing values in {name!r}", "none", HINT)
-        return cast(Array, values.to_numpy(zero_copy_only=False).reshape(len(table), -1))
+        return as_array(values).reshape(len(table), -1)
+
+
+def as_array(column: pa.Array | pa.ChunkedArray) -> Array:
+    """Return a column of numbers or booleans, none of them missing, as an array [T]."""
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_boolean(values.type):
+        return cast(Array, values.to_numpy(zero_copy_only=False))
+    return np.from_dlpack(values)  # `to_numpy` would import pandas, which takes a third of a second
 
 
 def as_png(frames: Array) -> pa.Array:
@@ -198,16 +206,16 @@ def as_depth(frames: Array) -> pa.Array:
     return pa.array(rows, type=_IMAGE)
 
 
-def encoded(where: str, images: pa.ChunkedArray, found_at: Callable[[str], Path]) -> list[tuple[str | Path, bytes]]:
+def encoded(where: str, images: list[Any], found_at: Callable[[str], Path]) -> list[tuple[str | Path, bytes]]:
     """Return images as they are stored, each with its place for errors: the reverse of `as_png` and `as_depth`.
 
     Args:
         where: The place, for errors, of images that the table itself holds.
-        images: [T] structs with encoded bytes or a path, or texts that are paths.
+        images: T dictionaries with encoded bytes or a path, or texts that are paths.
         found_at: Function that returns the file at a path and refuses a path outside the data set's folder.
     """
     found: list[tuple[str | Path, bytes]] = []
-    for entry in images.to_pylist():
+    for entry in images:
         parts = entry if isinstance(entry, dict) else {"path": entry}
         content, path = parts.get("bytes"), parts.get("path")
         if content is None and isinstance(path, str) and path:
