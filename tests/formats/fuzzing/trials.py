@@ -175,7 +175,7 @@ def _forked(command: Sequence[str], *, timeout: float, **_: object) -> SimpleNam
 def _look_quickly() -> None:
     """Fork the processes that look at HDF5 files from this one."""
     quick = SimpleNamespace(run=_forked, TimeoutExpired=subprocess.TimeoutExpired)
-    opening.subprocess = quick  # type: ignore[attr-defined]
+    opening.subprocess = quick  # type: ignore[assignment, attr-defined]
 
 
 def _trial(pipe: Connection, read: Read, source: Path, target: Path, case: int, sound: Content) -> None:
