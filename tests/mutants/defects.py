@@ -64,6 +64,28 @@ DEFECTS = (
     Defect("formats/zarr_replay.py", "times - times[0])", "times)", "formats/test_zarr_replay.py"),
     Defect("formats/rlds/reader.py", "return record.reward >= 1", "return record.reward > 1", "formats/rlds"),
     Defect("formats/rlbench/poses.py", "_CENTRE) / _REACH", "_CENTRE) * _REACH", "formats/rlbench"),
+    Defect("formats/mcap.py", '"bgr8": [2, 1, 0], "rgba8"', '"bgr8": [0, 1, 2], "rgba8"', "formats/test_mcap.py"),
+    Defect("formats/mcap.py", "float((len(times) - 1) * _SECOND", "float(len(times) * _SECOND", "formats/test_mcap.py"),
+    Defect(
+        "formats/droid.py",
+        "one.sorted_as != one.recorded_as",
+        "one.sorted_as == one.recorded_as",
+        "formats/test_droid.py",
+    ),
+    Defect("formats/bridge.py", "im_{found.first + step}.jpg", "im_{step}.jpg", "formats/test_bridge.py"),
+    Defect("formats/hdf5/reader.py", "demo.length - layout.dialect.lead", "demo.length", "formats/hdf5"),
+    Defect(
+        "formats/boundary.py", "ExifTags.Base.Orientation, 1", "ExifTags.Base.ImageWidth, 1", "formats/test_boundary.py"
+    ),
+    Defect(
+        "cli/data/alignment.py",
+        "action[1 + lag : count + 1 + lag]",
+        "action[1 : count + 1]",
+        "cli/data/test_alignment.py",
+    ),
+    Defect(
+        "data/draws.py", "dealt[fold] += parts[recording]", "dealt[fold] += parts[recording][:1]", "data/test_draws.py"
+    ),
     # objectives
     Defect(
         "objectives/decisionnce.py",
