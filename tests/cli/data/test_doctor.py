@@ -54,6 +54,15 @@ def test_images_that_cannot_be_decoded(tmp_path: Path) -> None:
     assert "episode 1" in finding.where
 
 
+def test_a_recording_that_shows_nothing(tmp_path: Path) -> None:
+    folder = write_videos(tmp_path, count=2)
+    black = np.zeros((20, 48, 64, 3), np.uint8)
+    encode_video(folder / "videos" / "1.mp4", black, fps=10)
+    (finding,) = examine(folder)
+    assert finding.where == f"{folder}, camera, episode 1"
+    assert "nothing to see: every pixel of every image is 0 or at most 2 more" in finding.found
+
+
 def test_every_bad_row_of_a_manifest(tmp_path: Path) -> None:
     folder = write_videos(tmp_path)
     with (folder / "manifest.csv").open("a") as manifest:

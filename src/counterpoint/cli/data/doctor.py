@@ -40,6 +40,7 @@ from counterpoint.workers import in_worker
 _SLACK = 1.5  # frames by which an episode's stretch of video may differ from its rows
 _RATES = 2e-4  # share by which a video's own rate may differ from that of info.json
 _FAR = 100  # metres, beyond which half of a depth image cannot be
+_FLAT = 2  # difference of pixel values that video encoding may make of a black image
 _BATCH = 1000  # frames per worker: worth starting a process for, and few enough to locate a damaged frame soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTS = "copy it again; if data sets were merged, merge them again with a newer lerobot; or drop its episodes"
@@ -149,9 +150,12 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
         before = len(findings)
         colour = partial(frames_in_chunks, store, episode)
         depth = partial(colour, read=partial(_depth, path, store))
-        for chunks in (*map(colour, store.cameras), *map(depth, store.depth_cameras)):
+        for camera in (*store.cameras, *store.depth_cameras):
             try:
-                deque(chunks, maxlen=0)
+                if camera in store.cameras:
+                    findings += _blank(f"{path}, {camera}, episode {episode}", colour(camera))
+                else:
+                    deque(depth(camera), maxlen=0)
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))
@@ -163,6 +167,17 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
         if len(findings) == before:  # masks are examined only if everything could be read
             findings += [*examine_masks(path, store, episode), *_other_robot(path, store, episode)]
     return findings
+
+
+def _blank(where: str, chunks: Iterator[Array]) -> list[BadInputError]:
+    """Decode the images [n, H, W, 3] of a camera; return a finding if all their pixels are alike."""
+    darkest, brightest = 255, 0
+    for images in chunks:
+        darkest, brightest = min(darkest, int(images.min())), max(brightest, int(images.max()))
+    if brightest - darkest > _FLAT:
+        return []
+    found = f"nothing to see: every pixel of every image is {darkest} or at most {_FLAT} more"
+    return [BadInputError(where, found, "images of the scene", "remove the episode, or record it again")]
 
 
 def _other_robot(path: Path, store: EpisodeStore, episode: int) -> Iterator[BadInputError]:
