@@ -176,7 +176,9 @@ class Agent(ABC):
 
     @abstractmethod
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Return the actions of n rows, [n, A] or int64 [n], for tensors on the agent's device, without gradients.
+        """Return the actions of n rows, [n, A] or int64 [n], without gradients.
+
+        The arguments are on the agent's device.
 
         Args:
             observation: Observations [n, *O].
