@@ -171,7 +171,7 @@ class Agent(ABC):
         """Compute `loss` (for the log), `NAME/loss` of every network and other metrics, all at the current parameters.
 
         Args:
-            batch: A batch with the keys in `reads` and those that `noise` adds.
+            batch: A batch with the keys in `reads` and the keys that `noise` adds.
         """
 
     @abstractmethod

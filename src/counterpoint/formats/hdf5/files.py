@@ -370,7 +370,7 @@ def _success(group: Any, reads: _Reads) -> bool | None:
 
 
 def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], dialect: Dialect) -> str:
-    """Return the instruction stored in a file, or the one in the name of LIBERO's file or of ALOHA's folder.
+    """Return the instruction in a file, or the words in the name of LIBERO's file or of ALOHA's folder.
 
     In 29 of LIBERO's 130 tasks, the name and the stored instruction differ; LIBERO's benchmark uses the name.
     """
