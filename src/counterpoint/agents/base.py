@@ -61,7 +61,7 @@ class Processes(Protocol):
     """Other processes that train the same agent, all on the same batches."""
 
     def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Let networks with `rows` compute only this process's share of rows, and fetch other rows from the others."""
+        """Let networks with `rows` compute only this process's share of rows, and fetch the rest from the others."""
 
     def average(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all processes."""

@@ -341,8 +341,7 @@ def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
 
 
 def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[Mapping[str, Column], tuple[str, ...]]:
-    """Return the columns and depth cameras to convert; raise an error if a part that cannot be kept is not in
-    `drop`."""
+    """Return the columns and depth cameras to convert; parts that cannot be kept must be in `drop`."""
     unread = store.unread if isinstance(store, Reader) else ()
     if len({info.success is None for info in store.episodes}) > 1:  # LeRobot's data say it of every episode
         unread = (*unread, layout.SUCCESS)

@@ -358,7 +358,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 class CorruptedObservations(
     gymnasium.Wrapper[Observation, Any, Observation, Any], gymnasium.utils.RecordConstructorArgs
 ):
-    """A wrapper that replaces observations by other observations; `info["corrupted"]` is True for replaced ones.
+    """A wrapper that replaces some observations by others, and then sets `info["corrupted"]` to True.
 
     TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. In this
     wrapper, each observation, including the first of an episode, is replaced with `probability` by an observation
