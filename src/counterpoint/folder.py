@@ -228,7 +228,7 @@ def check_part(folder: Path, name: str, hint: str, *, read: bytes | None = None)
 
 
 def read_part(folder: Path, name: str, hint: str) -> bytes:
-    """Return a part's bytes after a check against its digest; raises the errors of `check_part`."""
+    """Check a part against its digest and return its bytes; raises the errors of `check_part`."""
     content = (folder / name).read_bytes() if (folder / name).is_file() else b""
     check_part(folder, name, hint, read=content)
     return content

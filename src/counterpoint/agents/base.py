@@ -61,7 +61,7 @@ class Processes(Protocol):
     """Other processes that train the same agent, all on the same batches."""
 
     def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-        """Let networks with `rows` compute only this process's share of rows, and fetch other rows from the others."""
+        """Let networks with `rows` compute only this process's share of rows, and fetch the rest from the others."""
 
     def average(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over all processes."""
@@ -171,12 +171,14 @@ class Agent(ABC):
         """Compute `loss` (for the log), `NAME/loss` of every network and other metrics, all at the current parameters.
 
         Args:
-            batch: A batch with the keys in `reads` and those that `noise` adds.
+            batch: A batch with the keys in `reads` and the keys that `noise` adds.
         """
 
     @abstractmethod
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Return the actions of n rows, [n, A] or int64 [n], for tensors on the agent's device, without gradients.
+        """Return the actions of n rows, [n, A] or int64 [n], without gradients.
+
+        The arguments are on the agent's device.
 
         Args:
             observation: Observations [n, *O].

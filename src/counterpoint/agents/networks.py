@@ -142,7 +142,7 @@ class InputEncoder(nn.Module):
         generator: Generator for the initial weights.
 
     Raises:
-        BadInputError: If a shape is neither that of a state, (D,), nor of an image, (H, W, C), or images are too small.
+        BadInputError: If a shape is neither a state's, (D,), nor an image's, (H, W, C), or images are too small.
     """
 
     def __init__(self, spaces: Spaces, *, generator: torch.Generator | None = None) -> None:

@@ -143,7 +143,7 @@ def _continues(given: list[str]) -> bool:
 
 
 def _run(given: list[str], group: Group = COMMANDS, prog: str = "counterpoint") -> None:
-    """Run the command of a group that is named by the first word, or print the group's help."""
+    """Run the command of a group that the first word names, or print the group's help."""
     if given == ["--version"]:
         print(f"counterpoint {metadata.version('counterpoint')}")
         return

@@ -215,7 +215,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Journal:
-    """The list of the episodes on the disk, including those of an interrupted build; new ones are noted in groups."""
+    """The list of the episodes on the disk, also from an interrupted build; new episodes are noted in groups."""
 
     def __init__(self, folder: Path, files: Iterable[_File]) -> None:
         self._folder, self._files = folder, list(files)

@@ -234,14 +234,15 @@ def _distinct(count: int, lengths: Integers, rng: np.random.Generator) -> Intege
 
 @dataclass(frozen=True)
 class StartGoal:
-    """DecisionNCE's segments (section 3.2): the start is uniform over steps with a successor, the goal after it.
+    """DecisionNCE's segments (section 3.2): a random start and a random later goal.
 
-    The goal is uniform over the steps after the start. Eq. 8 as printed sums to (h-1)/h, because a start at the last
-    frame has no goal; in this library the start is uniform over the first T-1 steps. With more than two frames, frame i
-    is start + floor(m i / (F-1)) (Eq. 24 and 25); a segment of m < F-1 steps therefore repeats frames.
+    The start is uniform over the first T-1 steps, the goal is uniform over the steps after the start. (The
+    probabilities of Eq. 8 as printed sum to (h-1)/h, because a start at the last frame has no goal.) With more than two
+    frames, frame i is start + floor(m i / (F-1)), where m = goal - start (Eq. 24 and 25); a segment of m < F-1 steps
+    therefore repeats frames.
 
     Attributes:
-        frames: F >= 2; 2 is the paper's method, 5 and 9 its ablations with 4 and 8 steps.
+        frames: Number of frames F >= 2: 2 in the paper's method, 5 and 9 in its ablations with 4 and 8 steps.
     """
 
     frames: int = 2

@@ -35,7 +35,7 @@ def as_rgb(where: str, images: Array, lead: int = 1) -> Array:
         where: The place for errors.
         images: uint8 or float, [*lead, H, W, C] or [*lead, C, H, W]; or grey [*lead, H, W]. C is 3, 1 (grey, which is
             repeated) or 4 (alpha, the fourth channel, is left out).
-        lead: The number of axes before those of a single image.
+        lead: The number of axes before the axes of a single image.
 
     Raises:
         BadInputError: If the shape or the dtype is another one, such as uint16 for depth.
@@ -83,7 +83,7 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
 class ResizedStore(StoreView):
     """A view of another store at training size: only requested frames are read, decoded and resized.
 
-    Pixels equal those of the training store of the same size. Nothing is written to disk or kept in memory.
+    The pixels are the same as in a training store of the same size. Nothing is written to disk or kept in memory.
 
     Args:
         store: The source.

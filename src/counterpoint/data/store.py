@@ -104,7 +104,7 @@ class EpisodeStore:
     def features(self, episode: int) -> Array | None:
         """Return a frozen network's features of each frame, float32 [T, A, E], or `None`.
 
-        The first of the A rows is that of the unchanged frame, the others are those of augmented frames.
+        The first of the A rows belongs to the unchanged frame, the other rows to augmented frames.
         """
         return cast(Array | None, self._values("features", episode))
 
@@ -164,7 +164,7 @@ def spread(values: Array, steps: Integers) -> Array:
 
 
 def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others: str = "") -> BadInputError:
-    """Return the error for frames whose height and width differ from those of the frames before."""
+    """Return the error for frames whose height and width differ from the frames before them."""
     sizes = f"frames of {found[0]} x {found[1]}", f"{size[0]} x {size[1]}, as in {others or 'the other episodes'}"
     return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 

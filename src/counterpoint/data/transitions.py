@@ -83,7 +83,7 @@ class TransitionTable:
         return owners(self._lengths + 1)
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
-        """Draw the samples of one step; see `Table.draw`. All draws share one stream."""
+        """Draw the samples of one step; see `Table.draw`. All draws use one stream of random numbers."""
         index, rng = self._index, sample_rng(seed, step, "replay batch")
         episode, at = self.transitions(count, rng)
         draws = {"transition": Draw(episode, at), "next": Draw(episode, at + 1)}

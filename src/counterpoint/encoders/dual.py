@@ -275,8 +275,8 @@ def _no_progress_bar() -> Iterator[None]:
 class StateMap(nn.Module):
     """A linear map of the robot's state, normalised to mean 0 and deviation 1 over the training episodes.
 
-    Adding the output of this map to that of an image's linear head is the same as one linear head on the concatenated
-    features and state.
+    Adding the output of this map to the output of an image's linear head is the same as one linear head on the
+    concatenated features and state.
 
     Args:
         statistics: Statistics of the states in the training episodes; part of the configuration, not of the weights.

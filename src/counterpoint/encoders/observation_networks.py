@@ -43,11 +43,11 @@ def stack_frames(
 
 @torch.no_grad()
 def drq_weights(module: nn.Module) -> None:
-    """Set the weights of a linear or convolutional layer to DrQ-v2's initial values; pass it to `network.apply`.
+    """Set the weights of a linear or convolutional layer to DrQ-v2's initial values: `network.apply(drq_weights)`.
 
     Weights have orthogonal rows (one row per output), or orthogonal columns if there are more outputs than inputs; they
     are multiplied by sqrt 2 in convolutions. Biases are zero. Source: code of Yarats et al., 2022; Premier-TACO's code
-    applies the same to encoder, heads and policy. Weights are drawn in a new tensor and copied, because torch's
+    initialises encoder, heads and policy in the same way. Weights are drawn in a new tensor and copied, because torch's
     `orthogonal_` cannot write channels-last weights.
     """
     if isinstance(module, nn.Linear | nn.Conv2d):

@@ -188,7 +188,7 @@ class TokenTap:
             self._open = len(newest) < len(self.parts.blocks)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and files, without the tokens, which belong to one pass of this model."""
+        """Return the state to copy or pickle, without the recorded tokens, which belong to one pass of this model."""
         return {**self.__dict__, "_kept": deque(maxlen=self._kept.maxlen), "_open": False}
 
 

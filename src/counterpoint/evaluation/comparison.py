@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Difference:
-    """The numbers of one row minus those of another, paired video by video.
+    """The numbers of one row minus the numbers of another row, paired video by video.
 
     Attributes:
         of: Name of the first row.

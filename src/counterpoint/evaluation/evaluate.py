@@ -71,10 +71,10 @@ def evaluate(
     """Run a trained agent or policy and write RUN/evaluation.json: success and return, each with its interval.
 
     By default, an agent runs in the environment that it was trained for. A policy trained on demonstrations gets images
-    that are rendered and resized like those of the demonstrations. On Meta-World, an action lasts as long as in the
-    demonstrations; each of the other suites has one rate. `success` is null in dm_control, which has only rewards. The
-    ends of an interval are null for a single episode. An episode whose simulator raised an error does not count as a
-    success, has an entry `error`, and is counted in `simulator_errors`.
+    that are rendered and resized like the images of the demonstrations. On Meta-World, an action lasts as long as in
+    the demonstrations; each of the other suites has one rate. `success` is null in dm_control, which has only rewards.
+    The ends of an interval are null for a single episode. An episode whose simulator raised an error does not count as
+    a success, has an entry `error`, and is counted in `simulator_errors`.
 
     Time on two cores: about 30 s per episode for a diffusion policy, and about a second for an agent. Disk: some
     kilobytes per episode, and about a megabyte per episode with a video.

@@ -147,8 +147,8 @@ def auprc(
 ) -> Float[Array, "*R"]:
     """Return the average precision: the sum over falling thresholds of precision times the increase in recall.
 
-    The result is `nan` without successes. Chance is the share of successes, so compare values only between data with
-    the same share. For `weights` see `quality_ranking`.
+    The result is `nan` without successes. A random ranking gets about the share of successes, so compare values only
+    between data with the same share. For `weights` see `quality_ranking`.
     """
     counts, order = np.ones(len(scores)) if weights is None else weights, np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # last index of each run of equal scores

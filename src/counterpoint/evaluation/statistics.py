@@ -26,7 +26,7 @@ Number = Annotated[float, BeforeValidator(lambda value: nan if value is None els
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval.
+    """A number with its confidence interval.
 
     Attributes:
         value: The number.

@@ -281,7 +281,7 @@ class Viewer:
         )
 
     def video(self, request: Request) -> Response:
-        """Return an uploaded video with its curves under `instruction` and `against`."""
+        """Return the page of an uploaded video, with its curves under the query's `instruction` and `against`."""
         clip = self._clips.get(request.path_params["key"], _forgotten)
         words = _query(request, ("instruction", "against"))
         return self._clip_page(

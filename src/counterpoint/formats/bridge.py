@@ -67,7 +67,7 @@ class BridgeStore(Reader):
     - Pickles are read without running any code that they name.
 
     Args:
-        path: A trajectory's folder, or a folder above it, up to that of the whole data set.
+        path: A trajectory's folder, or a folder above it, up to the folder of the whole data set.
         on_bad_row: Called with the error of each trajectory that cannot be used and is left out; by default the first
             error is raised.
 

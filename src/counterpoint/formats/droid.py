@@ -66,16 +66,16 @@ class DroidStore(Reader):
       lack the last one or two frames: the episode then ends where its shortest video ends.
     - Cameras have the names of DROID's RLDS version: `exterior_image_1_left`, `exterior_image_2_left`,
       `wrist_image_left`. Exterior cameras are numbered in the order of their serial numbers.
-    - Actions and state have the same numbers as those of the RLDS version. Action: the commanded Cartesian position
-      (x, y, z in metres; Euler angles xyz in radians), then the gripper (0 open, 1 closed). State: the measured
-      Cartesian position, the gripper, seven joint angles.
+    - Actions and state have the same numbers as in the RLDS version. Action: the commanded Cartesian position (x, y, z
+      in metres; Euler angles xyz in radians), then the gripper (0 open, 1 closed). State: the measured Cartesian
+      position, the gripper, seven joint angles.
     - Success is taken from the folder's name, `success` or `failure`, or else from the metadata or `trajectory.h5`.
     - Instructions come from the annotations, a file in the given folder or above it, under the keys
       `language_instruction1` to `3`. The last key, `current_task`, is the kind of task that the collector chose, such
       as "Move object into or out of container".
 
     Args:
-        path: An episode's folder, or a folder above it, up to that of all laboratories.
+        path: An episode's folder, or a folder above it, up to the folder of all laboratories.
         on_bad_row: Called with the error of each episode that cannot be used and is left out; by default the first
             error is raised.
 

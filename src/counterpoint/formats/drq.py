@@ -8,7 +8,7 @@ A file holds L + 1 rows of each array; row 0 is the reset, with a dummy action::
     reward         -     r0    r1  ...   rL-1    of the action in the same row
     discount       1     1     1   ...           (not read)
 
-So an episode has L steps: image t is the newest of row t; action and reward t are those of row t + 1.
+So an episode has L steps: image t is the newest of row t; action and reward t come from row t + 1.
 """
 
 from __future__ import annotations

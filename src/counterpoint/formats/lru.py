@@ -35,7 +35,7 @@ class LRUCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
-        """Return the result kept under `key`, or that of `make`, which returns a result and its size in bytes."""
+        """Return the result kept under `key`, or the result of `make`, which returns a result and its size in bytes."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)

@@ -197,7 +197,7 @@ class McapStore(Reader):
     def findings(self) -> Iterator[BadInputError]:
         """Yield the files whose first camera has uneven intervals, since training treats all steps as equally long.
 
-        Also yield those in which a topic pauses while images go on, so that steps repeat an old message.
+        Also yield files in which a topic pauses while images go on, so that steps repeat an old message.
         """
         for bag in self._bags:
             steps = np.diff(bag.times) / _SECOND

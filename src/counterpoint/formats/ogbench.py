@@ -41,7 +41,7 @@ class OGBenchStore(Reader):
 
     Args:
         path: The training episodes' file, `NAME.npz`.
-        split: `train` or `val`; by default all episodes, those of `train` first.
+        split: `train` or `val`; by default all episodes, `train` first.
         on_bad_row: Called with the error of each file that cannot be used and is left out; by default the first error
             is raised.
 

@@ -138,7 +138,7 @@ class Stream(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is untyped
 
 @lru_cache
 def _mirrored(url: str, root: Path) -> Path:
-    """Return the folder that mirrors a URL, brought up to date."""
+    """Update the local copy of the data at a URL, and return its folder."""
     with _reaching(url):
         system, place = _system(url)
         found = system.find(place, detail=True)

@@ -464,7 +464,7 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
 
 
 def cut_out(path: Path, first: int, count: int, out: Path) -> None:
-    """Write one of the parts that `remux` joined as a separate file, without encoding it again.
+    """Copy one part of a file that `remux` joined into a file of its own, without encoding it again.
 
     Args:
         path: The joined file.

@@ -82,7 +82,9 @@ class DecisionNCEConfig(ClipConfig):
 
 @in_full_precision
 def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
-    """Return -P's reward of segment i under instruction j (Eq. 4), in [-2, 2]; frames between the ends do not matter.
+    """Return DecisionNCE-P's reward of segment i under instruction j (Eq. 4), in [-2, 2].
+
+    Frames between the ends do not matter.
 
     Args:
         frames: Raw embeddings, F >= 2.
@@ -94,7 +96,9 @@ def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]
 
 @in_full_precision
 def transition_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
-    """Return -T's reward of segment i under instruction j (Eq. 6, 24, 25), in [-(F-1), F-1]; equal frames add 0.
+    """Return DecisionNCE-T's reward of segment i under instruction j (Eq. 6, 24, 25), in [-(F-1), F-1].
+
+    Equal frames add 0.
 
     Args:
         frames: Raw embeddings, F >= 2.

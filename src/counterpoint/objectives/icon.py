@@ -18,7 +18,7 @@ K_a, K_e -> `agent_keys`, `environment_keys` (indices of tokens); t -> `temperat
 Where the sources differ:
   - Eq. 1 takes dot products; the authors scale queries and keys to length 1. We follow the authors (`icon_loss`);
     `info_nce` is Eq. 1 on the vectors it is given.
-  - The paper's loss is that of one image. The authors sum it over the batch, so that its weight grows with the batch.
+  - The paper gives the loss of one image. The authors sum it over the batch, so that its weight grows with the batch.
     In their code, images with fewer tokens than keys count too, with keys outside the mask; if no image has enough
     tokens, their loss is 0 / 0. We follow the paper: the mean over images that have enough tokens of both kinds, 0 if
     there are none. The authors' sum is `weights @ icon_image_losses(...).sum(1)`.

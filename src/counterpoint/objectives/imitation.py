@@ -35,7 +35,7 @@ from counterpoint.policies.normalizer import LinearNormalizer
 
 @dataclass(frozen=True)
 class PolicyPass:
-    """The tensors of a policy's pass over a batch that auxiliary terms use.
+    """Tensors of a policy's forward pass that auxiliary terms read.
 
     Attributes:
         frames: uint8 [B, To, C, h, w, 3], cropped to the encoder's size.

@@ -246,7 +246,7 @@ class PremierTACOConfig(FutureConfig):
         exclude_anchor: Never use the anchor state as a negative.
         every: Use all states of the window as negatives (Appendix D), instead of one random state.
         loss: `binary` is the authors' form, `softmax` is Eq. 2 read as a softmax, `mixed` adds in-batch negatives.
-        window_weight: With `mixed`, the number of candidates that a window negative counts as.
+        window_weight: With `mixed`, the weight of a window negative; an in-batch negative has weight 1.
     """
 
     window: PositiveInt = 5
@@ -305,7 +305,7 @@ def _scores(
     negatives: Float[Tensor, "B N D"],
     valid: Bool[Tensor, "B N"] | None,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
-    """Return g.h, g.h~ and `valid` (by default all True)."""
+    """Return the scores g.h of positives, the scores g.h~ of negatives, and `valid` (by default all True)."""
     valid = torch.ones(negatives.shape[:2], dtype=torch.bool, device=negatives.device) if valid is None else valid
     ok = negatives.ndim == 3 and predicted.shape == positive.shape == negatives.shape[::2]
     ok = ok and valid.shape == negatives.shape[:2]

@@ -171,7 +171,10 @@ def r3m_time_contrastive_loss(
     similarity: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return R3M's time contrast; for arguments see `time_candidates`, for `epsilon` the module's docstring."""
+    """Return R3M's time contrast.
+
+    `time_candidates` describes the arguments, and the module's docstring describes `epsilon`.
+    """
     return _minus_log_share(time_candidates(ordered, negatives, similarity=similarity), epsilon).mean()
 
 

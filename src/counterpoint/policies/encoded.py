@@ -297,7 +297,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         return found
 
     def _see(self, observation: Observation, rows: list[int], looks: Sequence[bool]) -> None:
-        """Store the observation of each row where `looks` is true, for its next plan; skip those of the other rows."""
+        """Store the observation of each row where `looks` is true, for its next plan; skip the other rows."""
         at = np.flatnonzero(looks)
         states = [np.zeros((len(rows), 0), np.float32)]
         for name, dim in self.state_sources.items():

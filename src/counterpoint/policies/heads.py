@@ -69,11 +69,11 @@ class CausalDecoder(nn.Module):
         self.register_buffer("earlier", torch.ones(steps, steps).tril().bool(), persistent=False)
 
     def forward(self, tokens: Float[Tensor, "B H M E"], valid: Bool[Tensor, "B H"]) -> Tensor:
-        """Decode M tokens of each of H steps.
+        """Decode M tokens for each of H steps.
 
         Args:
             tokens: Tokens, the oldest step first.
-            valid: False for steps before the episode's first, which only attend to themselves.
+            valid: False for padding before the episode's first step; it attends only to itself.
 
         Returns:
             The decoded tokens.

@@ -255,7 +255,7 @@ def _all_gains(groups: Sequence[_Judged], form: RewardForm) -> list[Array]:
 def _sample(
     model: RewardModel, store: EpisodeStore, numbers: Sequence[int], most: int, seed: int, *, failures: bool
 ) -> list[int]:
-    """Return the numbers of at most `most` usable episodes, sampled at random, in ascending order."""
+    """Return at most `most` usable episodes, sampled at random, as sorted indices."""
     instructed = model.trained_form != "goal"
     usable = [
         number

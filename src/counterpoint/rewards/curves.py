@@ -268,7 +268,7 @@ def curve_csv(curve: RewardCurve) -> str:
 
 
 def curve_lines(curve: RewardCurve) -> list[Line]:
-    """Return the plotted curve of every label, the first on top; if colours run out, curves are grey and unnamed."""
+    """Return one line per label, the first label's on top; labels beyond the last colour are grey and unnamed."""
     kinds = [f"c{row}" if row < len(COLOURS) else "rest" for row in range(len(curve.labels))]
     each = zip(gains(curve.values, curve.form), kinds, curve.labels, strict=True)
     seconds = curve.seconds.tolist()

@@ -163,9 +163,9 @@ def signed(value: float, digits: int = 3) -> str:
 def shortened(labels: Sequence[str], most: int = 38) -> list[str]:
     """Return labels of at most `most` letters, shortened so that the words that distinguish them stay.
 
-    Words that a label shares with another label, at its beginning or end, are dropped first, starting with the words
-    next to those that differ. If this is not enough (there is only one label, or the words that differ are too long),
-    letters are dropped from the label's middle.
+    Words that a label shares with another label, at its beginning or end, are dropped first, starting next to the words
+    that differ. If this is not enough (there is only one label, or the words that differ are too long), letters are
+    dropped from the label's middle.
     """
     split = [label.split() for label in labels]
     found = []
@@ -228,7 +228,7 @@ class Panel:
     """One chart of a player.
 
     Attributes:
-        lines: Lines over the player's seconds; the cursor marks those that are `live`.
+        lines: Lines over the player's seconds; the cursor marks the lines with `live`.
         y_label: The meaning of the values.
         summary: One sentence for a screen reader.
         y_range: Minimum and maximum value; by default a range that fits the lines.

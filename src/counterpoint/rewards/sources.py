@@ -1,4 +1,4 @@
-"""Any reward as curves over a video: a run of this library, a reward model of LeRobot, or a Python function."""
+"""Open a reward and compute its curves over a video: a run of this library, a LeRobot model, or a Python function."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class ClipsRecipe(PretrainingRecipe):
 
 
 def build_objective(recipe: ClipsRecipe) -> ClipObjective:
-    """Return the objective with its encoder; the weights are random, or those of `initialize_from`."""
+    """Return the objective with its encoder; the weights are random, or come from `initialize_from`."""
     start = recipe.initialize_from
     encoder = DualEncoder.from_pretrained(start) if start else DualEncoder(recipe.encoder)
     own, wanted = (len(config.state.mean) if config.state else 0 for config in (encoder.config, recipe.encoder))

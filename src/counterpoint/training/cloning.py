@@ -47,7 +47,7 @@ class DemonstrationsConfig(FrozenConfig):
         split: Split to read, if the data have splits; `None` takes all episodes.
         state: Sources of the state that a policy reads: `state` (proprioception), `environment_state` (poses of
             objects, which simulators know), or both.
-        instruction: Take only demonstrations of this instruction; by default those of all instructions.
+        instruction: Take only demonstrations of this instruction; by default demonstrations of all instructions.
         instruction_key: Key of the instructions to use, if the data record several per episode (`counterpoint data
             info` lists the keys), or `sample` to draw one of them for each sample of a batch; by default the first
             instruction that is not empty.

@@ -242,7 +242,7 @@ class _Loop:
         raise KeyboardInterrupt if signals[:1] == [signal.SIGINT] else Terminated
 
     def _write_means(self) -> None:
-        """Log the means of the recent numbers. Metrics on a device are read only here, not at every step."""
+        """Log each metric's mean since the last call. Metrics on a device are read only here, not at every step."""
         means = {name: statistics.fmean(map(float, values)) for name, values in self.recent.items()}
         if self._log is not None:
             self._log.write(self.clock, "train", means | self._source.numbers())

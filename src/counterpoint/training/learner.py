@@ -73,7 +73,7 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 
 def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tuple[list[nn.Parameter], float]]:
-    """Return parameters with their weight decay; those of one dimension have no decay unless `vectors` is set."""
+    """Return parameters with their weight decay; vectors (one dimension) have no decay unless `vectors` is set."""
     if vectors:
         return [(group, decay)]
     parts = ([p for p in group if p.ndim > 1], decay), ([p for p in group if p.ndim <= 1], 0.0)

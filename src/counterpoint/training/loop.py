@@ -52,8 +52,8 @@ class TrainConfig(LoopConfig):
         workers: Number of processes that prepare batches.
         precision: `no` (float32), `fp16` or `bf16`.
         eval_batches: Number of batches in one validation; every validation uses the same batches.
-        keep_best: Number of models that are kept in `best/` in addition to the last model: those with the smallest
-            validation errors. For a policy that samples actions, the error is that of its samples; otherwise it is the
+        keep_best: Number of models that are kept in `best/` in addition to the last model: the models with the smallest
+            validation errors. For a policy that samples actions, this is the error of its samples; otherwise it is the
             loss.
     """
 

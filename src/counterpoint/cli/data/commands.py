@@ -62,7 +62,7 @@ def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bo
 
 
 def data_sets(path: str | Path) -> list[str | Path]:
-    """Return the data sets at a path: the path itself, or those in a folder that `collect pointmaze` wrote.
+    """Return the data sets at a path: the path itself, or the data sets in a folder that `collect pointmaze` wrote.
 
     Raises:
         BadInputError: When the path has no data set.
@@ -326,7 +326,7 @@ def convert(
 
 
 def _require_alike(where: str, name: str, found: Array | None, first: Array | None) -> None:
-    """Raise a `BadInputError` unless a vector has as many dimensions as in the first episode, or none in both."""
+    """Raise a `BadInputError` unless a vector has as many dimensions as in the first episode, or both lack it."""
     own, wanted = ("none" if values is None else f"{values[0].size} dimensions" for values in (found, first))
     hint = "keep robots of each kind, and episodes with the same parts, in a data set of their own"
     require(own == wanted, f"{where}, {name}", own, f"{wanted}, as in the first episode", hint)
@@ -341,7 +341,7 @@ def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
 
 
 def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[Mapping[str, Column], tuple[str, ...]]:
-    """Return the columns and depth cameras to convert; raise an error if others are not in `drop`."""
+    """Return the columns and depth cameras to convert; parts that cannot be kept must be in `drop`."""
     unread = store.unread if isinstance(store, Reader) else ()
     if len({info.success is None for info in store.episodes}) > 1:  # LeRobot's data say it of every episode
         unread = (*unread, layout.SUCCESS)
@@ -454,7 +454,7 @@ def _episode(
 ) -> tuple[Episode, Array]:
     """Return one episode at the target's rate and size, and its steps in the source.
 
-    `instruction` is that of an episode that has none. Only a few frames at a time are held at full size.
+    An episode without an instruction gets `instruction`. Only a few frames at a time are held at full size.
     """
     info = store.episodes[number]
     steps = np.arange(info.length)

@@ -97,7 +97,7 @@ def _without_words(path: Path, store: EpisodeStore) -> Iterator[BadInputError]:
 
 
 def _nameless(where: Path, root: Path, empty: Sequence[int], total: int) -> BadInputError:
-    """Return the finding of episodes without an instruction, in the data set at `root`."""
+    """Return the finding that the episodes `empty` of the data set at `root` have no instruction."""
     listed = f"{', '.join(map(str, empty[:10]))}{', ...' * (len(empty) > 10)}"
     found = f"no instruction for {len(empty)} of {total} episodes: {listed}"
     hint = f"name their task: counterpoint data convert {root} OUT --instruction TEXT"

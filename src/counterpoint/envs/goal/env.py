@@ -145,7 +145,7 @@ def _registered(config: EnvConfig) -> Env:
 
 
 def _with_standard_actions(name: str, env: Env) -> Env:
-    """Return a goal environment with actions in [-1, 1], or, for discrete actions, integers from 0."""
+    """Return a goal environment whose actions are in [-1, 1] or, if they are discrete, integers from 0."""
     where, seen, space = f"env {name}", env.observation_space, env.action_space
     if not isinstance(seen, spaces.Dict) or not set(KEYS) <= set(seen):
         found = f"observations without goals ({list(seen) if isinstance(seen, spaces.Dict) else type(seen).__name__})"
@@ -358,7 +358,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 class CorruptedObservations(
     gymnasium.Wrapper[Observation, Any, Observation, Any], gymnasium.utils.RecordConstructorArgs
 ):
-    """A wrapper that replaces observations by other observations; `info["corrupted"]` is True for replaced ones.
+    """A wrapper that replaces some observations by others, and then sets `info["corrupted"]` to True.
 
     TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. In this
     wrapper, each observation, including the first of an episode, is replaced with `probability` by an observation

@@ -148,7 +148,7 @@ _NEAR, _MOST_STEPS = 2e-3, 40  # metres from the goal at which the gripper stops
 
 
 class FetchTask(GoalTask):
-    """FetchReach: in the state at a reached goal, the gripper is there. Tasks with an object derive from this class."""
+    """FetchReach: in a goal's state, the gripper is at the goal. Tasks with an object derive from this class."""
 
     view = View((1.2, 0.8, 0.5), distance=0.8, azimuth=180, elevation=-30)
     goal_slots: ClassVar[tuple[slice, ...]] = (_GRIPPER,)
@@ -187,7 +187,7 @@ class FetchTask(GoalTask):
 
 
 class SlideTask(FetchTask):
-    """FetchSlide: in the state at a reached goal, the puck is there, out of reach; the gripper is where it began."""
+    """FetchSlide: in a goal's state, the puck is at the goal, out of reach; the gripper is at its start."""
 
     view = View((1.35, 0.8, 0.4), distance=1.75, azimuth=90, elevation=-40)
     goal_slots = (_GRIPPER, _OBJECT)
@@ -199,7 +199,7 @@ class SlideTask(FetchTask):
 
 
 class PushTask(SlideTask):
-    """FetchPush: in the state at a reached goal, the block is there; the closed gripper is 6 cm above its middle."""
+    """FetchPush: in a goal's state, the block is at the goal; the closed gripper is 6 cm above the block's middle."""
 
     # The authors' camera (lookat 1.25, 0.8, 0.4; distance 0.65; elevation -40) fits the authors' starts and goals.
     # It leaves 10% of this task's starts and 4% of its goals outside the image; this camera shows them all.
@@ -213,7 +213,7 @@ class PushTask(SlideTask):
 
 
 class PickAndPlaceTask(PushTask):
-    """FetchPickAndPlace: in the state at a reached goal, the block is there between the fingers.
+    """FetchPickAndPlace: in a goal's state, the block is at the goal, between the fingers.
 
     Goals are in the air or on the table.
     """

@@ -34,9 +34,9 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
     """Record the kitchen's scripted experts as a LeRobot v3 data set, or resume an interrupted recording.
 
     Actions are executed actions, float32 [T, 9]: velocities of seven joints and two fingers. The state is their
-    positions, float32 [T, 9]. The environment state is the state of the handles (see `KitchenEnv`). There are 12.5
-    actions per second; the data set records 12 frames per second. `meta/info.json` also stores the configuration,
-    versions, render settings and the canary (the digest of a test image).
+    positions, float32 [T, 9]. The environment state is the state of the handles (see `KitchenEnv`). The simulator takes
+    12.5 actions per second; the data set's frame rate is given as 12, a whole number. `meta/info.json` also stores the
+    configuration, versions, render settings and the canary (the digest of a test image).
 
     Time on two cores: about 3 s per episode at 112 pixels. Disk: about 0.2 MB per episode.
 

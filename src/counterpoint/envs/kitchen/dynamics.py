@@ -57,7 +57,7 @@ class KitchenDynamics:
         return np.asarray(states[..., self._positions][..., self._env.place])
 
     def gaps(self, states: Array) -> Array:
-        """Return the distance of the hand from the task's handle in states [B, N], in metres: float64 [B]."""
+        """Return the hand's distance from the task's handle in metres, for states [B, N]: float64 [B]."""
         return np.array([self._env.gap(self._posed(state)) for state in states])
 
     def images(self, states: Array) -> Array:

@@ -171,7 +171,7 @@ class _Picker(_Expert):
         return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * self.near
 
     def _closing(self, beside: Array | None) -> Array:
-        """Return the horizontal direction along which the fingers close: that of a side of the cube.
+        """Return the horizontal direction along which the fingers close: parallel to a side of the cube.
 
         At the start, this is the side nearest to the fingers' direction; later calls keep the same side.
         """

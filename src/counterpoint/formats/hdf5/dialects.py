@@ -284,7 +284,7 @@ def dialect_of(path: Path, outline: Outline, name: str | None) -> tuple[Dialect,
 
 
 def _possible(outline: Outline, shown: Iterable[str]) -> list[str]:
-    """Return the dialects that can read a file, those with most facts first; without any fact, all of its layout."""
+    """Return the dialects that a file's facts allow, most matches first; without any match, all of its layout."""
     facts, top = set(shown), "data" not in outline.top
     alike = [dialect for dialect in DIALECTS.values() if dialect.top == top and facts.isdisjoint(dialect.against)]
     counts = {dialect.name: len(facts.intersection(dialect.needs + dialect.also)) for dialect in alike}

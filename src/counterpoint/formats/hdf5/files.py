@@ -64,7 +64,7 @@ _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 
 def instruction_of(env_name: str) -> str:
-    """Return an environment's instruction; if none is known, the words of its name: `Stack_D0` gives "stack"."""
+    """Return an environment's instruction, or the words of its name if none is known: `Stack_D0` gives "stack"."""
     plain = re.sub(r"_D\d+$|^Isaac-|-v\d+$", "", env_name)  # MimicGen's variants of one task; IsaacLab's names
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", plain)
     return INSTRUCTIONS.get(plain) or " ".join(word.lower() for word in words)
@@ -370,7 +370,7 @@ def _success(group: Any, reads: _Reads) -> bool | None:
 
 
 def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], dialect: Dialect) -> str:
-    """Return the instruction stored in a file, or the one in the name of LIBERO's file or of ALOHA's folder.
+    """Return the instruction in a file, or the words in the name of LIBERO's file or of ALOHA's folder.
 
     In 29 of LIBERO's 130 tasks, the name and the stored instruction differ; LIBERO's benchmark uses the name.
     """

@@ -108,7 +108,7 @@ def _numbered(path: Path, name: str) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class _Column:
-    """The task number of each row of a file, [N], and the rows whose number differs from that of the row before."""
+    """The task number of each row of a file, [N], and the rows whose number differs from the row before."""
 
     numbers: Array
     changes: list[int]

@@ -42,7 +42,7 @@ def is_minari(path: str | Path) -> bool:
 
 
 def open_minari(source: str | Path) -> Any:
-    """Open a `minari.MinariDataset` by folder or by id; an id that is not in the root is downloaded.
+    """Open a `minari.MinariDataset` by folder or by id; an id that is not yet on this disk is downloaded.
 
     Args:
         source: A data set's folder (the one that holds `data`), or an id such as "D4RL/pointmaze/umaze-v2".

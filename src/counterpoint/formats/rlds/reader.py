@@ -207,7 +207,7 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _instructions(texts: dict[str, Feature]) -> dict[str, Feature]:
-    """Return the first known feature of an instruction, followed by features of the same name with a number."""
+    """Return the first known feature that holds an instruction, then features of the same name with a number."""
     first = next((f"{at}{name}" for name in _INSTRUCTIONS for at in _PLACES if f"{at}{name}" in texts), None)
     alike = [name for name in texts if first and re.fullmatch(rf"{re.escape(first)}(_\d+)?", name)]
     return {name.rpartition("/")[2]: texts[name] for name in sorted(alike, key=lambda name: (len(name), name))}
