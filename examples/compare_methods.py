@@ -1,7 +1,12 @@
-"""Train several methods on the same videos and compare their rewards on held-out ones, beside controls.
+"""Train several methods on the same videos, and compare their rewards.
 
-    python examples/compare_methods.py --out runs/compare                    # on toy videos
-    python examples/compare_methods.py --data MY_VIDEOS --out runs/compare --seeds 3
+The rewards are compared on held-out videos, beside controls. On toy videos:
+
+    python examples/compare_methods.py --out runs/compare
+
+On your own videos:
+
+    python examples/compare_methods.py --data MY_VIDEOS --out RUN --seeds 3
 
 Needs the extras `vision`, `text` and `report`.
 """

@@ -1,7 +1,13 @@
-"""Train a small diffusion policy on demonstrations, roll it out, and keep videos of it.
+"""Train a small diffusion policy on demonstrations, and roll it out.
 
-    python examples/diffusion_policy.py --out runs/diffusion        # records Meta-World's reach; an hour on two cores
-    python examples/diffusion_policy.py --data MY_LEROBOT_SET --out RUN  # a policy of your own robot
+Videos of its episodes are kept. To record demonstrations of Meta-World's reach
+(an hour on two cores):
+
+    python examples/diffusion_policy.py --out runs/diffusion
+
+On demonstrations of your own robot:
+
+    python examples/diffusion_policy.py --data MY_LEROBOT_SET --out RUN
 
 Needs the extras `sim`, `diffusion` and `clip` (timm).
 """

@@ -1,7 +1,12 @@
-"""Label every frame of a LeRobot data set with its progress in [0, 1], in the form LeRobot's RA-BC reads.
+"""Label every frame of a LeRobot data set with its progress in [0, 1].
 
-    python examples/label_lerobot.py --out runs/label                        # on toy videos, converted to LeRobot v3
-    python examples/label_lerobot.py --data MY_LEROBOT_SET --out runs/label  # writes run_progress.parquet into it
+LeRobot's RA-BC reads the labels. On toy videos, converted to LeRobot v3:
+
+    python examples/label_lerobot.py --out runs/label
+
+On your own data set, into which `run_progress.parquet` is written:
+
+    python examples/label_lerobot.py --data MY_LEROBOT_SET --out runs/label
 
 Needs the extras `vision` and `text`.
 """

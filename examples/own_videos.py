@@ -1,7 +1,12 @@
-"""Turn a folder of your own videos into a reward: train on them, write the report, and score a video.
+"""Turn a folder of your own videos into a reward.
 
-    python examples/own_videos.py --out runs/own_videos             # on toy videos
-    python examples/own_videos.py --data MY_VIDEOS --out RUN        # a folder with manifest.csv: video,instruction
+Train on the videos, write the report, and score a video. On toy videos:
+
+    python examples/own_videos.py --out runs/own_videos
+
+On a folder with a manifest.csv of the columns video and instruction:
+
+    python examples/own_videos.py --data MY_VIDEOS --out RUN
 
 Needs the extras `vision`, `text` and `report`.
 """

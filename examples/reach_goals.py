@@ -1,7 +1,13 @@
-"""Train an agent that reaches goals in a maze from recorded episodes, without a reward, and measure it.
+"""Train an agent that reaches goals in a maze, and measure it.
 
-    python examples/reach_goals.py --out runs/reach_goals                    # records a maze; minutes on two cores
-    python examples/reach_goals.py --data D4RL/pointmaze/umaze-v2 --out RUN  # or takes a Minari data set with goals
+It learns from recorded episodes, without a reward. To record a maze (minutes
+on two cores):
+
+    python examples/reach_goals.py --out runs/reach_goals
+
+On a Minari data set with goals:
+
+    python examples/reach_goals.py --data D4RL/pointmaze/umaze-v2 --out RUN
 
 Needs the extras `sim` and `minari`.
 """

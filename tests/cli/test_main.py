@@ -40,6 +40,7 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     assert "STR" not in text or command[0] == "collect"
     assert "(required)" in text or command == ["recipes"]
     assert "default: )" not in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("code", ["import counterpoint", "from counterpoint.cli import main\nmain(['--help'])"])

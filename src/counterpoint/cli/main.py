@@ -14,7 +14,9 @@ import inspect
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -347,14 +349,16 @@ def _before(value: str, arguments: Sequence[str]) -> str | None:
 
 def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
     """Run a parser; turn the box in which tyro reports bad arguments into a `BadInputError`."""
-    printed = io.StringIO()
+    shown, printed = _Printed(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(printed):
             return parse()
     except SystemExit as ended:
         if ended.code != 2:
+            width = shutil.get_terminal_size().columns
+            print("\n".join(_fitting(line, width) for line in shown.getvalue().splitlines()))
             raise
-    plain = re.sub(r"\x1b\[[\d;]*m", "", printed.getvalue())  # colours, which tyro adds if stdout is a terminal
+    plain = _COLOUR.sub("", printed.getvalue())  # colours, which tyro adds if stdout is a terminal
     lines = re.sub("[\u2500-\u257f]|-{3,}", " ", plain).splitlines()
     text = " ".join(" ".join(line.strip(" |+") for line in lines).split())
     match = next((match for pattern in BAD_ARGUMENTS if (match := re.search(pattern, text))), None)
@@ -372,6 +376,29 @@ def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
             suggestion(word, re.findall(r"[\w-]+", expected)) or f"see `{shown[1] if shown else 'counterpoint --help'}`"
         )
     raise BadInputError(where.replace("_", "-"), found, expected, hint)
+
+
+class _Printed(io.StringIO):
+    """Text for standard output; tyro asks it for what that can show."""
+
+    @property
+    def encoding(self) -> str:
+        return sys.__stdout__.encoding if sys.__stdout__ else "utf-8"
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
+
+def _fitting(line: str, width: int) -> str:
+    """Return a line of tyro's help in lines that fit the terminal, which would break words elsewhere."""
+    plain = _COLOUR.sub("", line)
+    if len(plain) <= width:
+        return line
+    plain = re.sub(r"\{[\w,-]+\}", "COMMAND", plain)  # the help lists the commands below
+    return textwrap.fill(plain, width, break_long_words=False, break_on_hyphens=False)
 
 
 BAD_ARGUMENTS = (

@@ -321,6 +321,8 @@ def push(
     `README.md`, with `repo_id` in its example. The numbers of a run's report or evaluation are added under "Results",
     unless that section already has text.
 
+    Time: as long as the upload of the weights takes. Disk: nothing is kept.
+
     Args:
         source: The run's folder, or a folder that `save_pretrained` wrote.
         repo_id: The model's name on the Hub; its repository is created if necessary.
