@@ -349,14 +349,14 @@ def _before(value: str, arguments: Sequence[str]) -> str | None:
 
 def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
     """Run a parser; turn the box in which tyro reports bad arguments into a `BadInputError`."""
-    shown, printed = _Printed(), io.StringIO()
+    told, printed = _Printed(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(printed):
             return parse()
     except SystemExit as ended:
         if ended.code != 2:
             width = shutil.get_terminal_size().columns
-            print("\n".join(_fitting(line, width) for line in shown.getvalue().splitlines()))
+            print("\n".join(_fitting(line, width) for line in told.getvalue().splitlines()))
             raise
     plain = _COLOUR.sub("", printed.getvalue())  # colours, which tyro adds if stdout is a terminal
     lines = re.sub("[\u2500-\u257f]|-{3,}", " ", plain).splitlines()
@@ -381,9 +381,7 @@ def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
 class _Printed(io.StringIO):
     """Text for standard output; tyro asks it for what that can show."""
 
-    @property
-    def encoding(self) -> str:
-        return sys.__stdout__.encoding if sys.__stdout__ else "utf-8"
+    encoding = getattr(sys.__stdout__, "encoding", "utf-8")
 
     def isatty(self) -> bool:
         return sys.__stdout__ is not None and sys.__stdout__.isatty()
