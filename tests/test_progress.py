@@ -87,6 +87,25 @@ def test_a_terminal_shows_a_bar_and_no_lines(
     assert "Reading: " not in shown
 
 
+def test_a_bar_within_a_bar_is_its_note(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with ProgressBar("Training", 100, "steps", every=0) as outer:
+        clock.now += 10
+        outer.advance(50, note="loss 1.0")
+        with ProgressBar("Evaluating", 4, "episodes", every=0) as inner:
+            clock.now += 2
+            inner.advance()
+        clock.now += 1
+        outer.advance(50)
+    assert capsys.readouterr().err.splitlines() == [
+        "Training: 50/100 steps, 5.0/s, 10 s left, loss 1.0",
+        "Training: 50/100 steps, 5.0/s, 8 s left, evaluating 1/4 episodes, 2.0 s/episode, 6 s left",
+        "Training: 100/100 steps, 7.7/s, in 13 s, loss 1.0",
+    ]
+    with ProgressBar("Reading", 1, "files", every=0) as alone:
+        alone.advance()
+    assert capsys.readouterr().err.splitlines() == ["Reading: 1/1 files, 1000000000.0/s, in 0 s"]
+
+
 def test_the_last_line_is_written_once(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     """A last evaluation takes longer than the interval: its line is the end's line too."""
     with ProgressBar("Training", 2, "steps") as bar:

@@ -20,10 +20,14 @@ LONG = 600.0
 _BAR = 10  # columns of the bar
 _TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as known
 _ENOUGH = 4  # the rate needs more than this number of times the units of the first advance
+_open: list[ProgressBar] = []
+"""The bars that are shown, from the outermost to the innermost."""
 
 
 class ProgressBar:
     """A progress bar that counts from `done` to `total`; a context manager.
+
+    While another bar is open, this one is shown as that bar's note, such as an evaluation while training.
 
     Args:
         title: The work, in a word or two.
@@ -51,6 +55,8 @@ class ProgressBar:
         self._title, self._total, self._unit, self._every = title, total, unit, every
         self._drawn, self._lines = shown and self.console.is_terminal, shown and not self.console.is_terminal
         self._first, self._done, self._note = done, done, ""
+        self._around: ProgressBar | None = None  # the bar whose note this one is, and the note that it had before
+        self._noted = ""
         self._begun: tuple[int, float] | None = None  # units and seconds of the first advance, which starts everything
         self._shorten = shorten if shown else ""
         self._start = self._advanced = self._said = time.monotonic()
@@ -58,7 +64,11 @@ class ProgressBar:
         self._live = Live(console=self.console, get_renderable=self._drawing, refresh_per_second=4)
 
     def __enter__(self) -> ProgressBar:
-        if self._drawn:
+        if self._drawn or self._lines:
+            if _open:
+                self._around, self._noted = _open[-1], _open[-1]._note
+            _open.append(self)
+        if self._drawn and self._around is None:
             self._live.start()
         return self
 
@@ -66,7 +76,11 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-        if self._lines and self._written != (self._done, self._note):
+        if self in _open:
+            _open.remove(self)
+        if self._around is not None:
+            self._around._note = self._noted
+        elif self._lines and self._written != (self._done, self._note):
             self._say()
 
     def advance(self, units: int = 1, note: str = "") -> None:
@@ -78,7 +92,9 @@ class ProgressBar:
             self._advanced = now
             self._begun = self._begun or (units, now - self._start)
             self._warn()
-        if self._lines and now - self._said > self._every:
+        if self._around is not None:
+            self._around.advance(0, note=f"{self._title.lower()} {self._text()}")
+        elif self._lines and now - self._said > self._every:
             self._say()
 
     def _text(self) -> str:

@@ -25,6 +25,7 @@ from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
+from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.fit import Source
 from counterpoint.training.loop import LoopConfig
@@ -175,8 +176,8 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
     def evaluate(steps: int) -> dict[str, float]:
         if not run.main:
             return {}
-        with envs:
-            results = rollout(agent, envs, seeds)
+        with envs, ProgressBar("Evaluating", len(seeds), "episodes") as bar:
+            results = rollout(agent, envs, seeds, on_episode=lambda _: bar.advance())
         # Written before the checkpoint that may follow: a finished run always has its result.
         return write_report(run.folder / RESULT, results, steps=steps)
 

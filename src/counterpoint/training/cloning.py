@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self, cast
 
@@ -30,6 +31,7 @@ from counterpoint.formats import open_dataset, split_names
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
+from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.loop import TrainConfig
@@ -114,7 +116,9 @@ class RolloutsConfig(FrozenConfig):
             policy = cast(EncodedPolicy, learner.exports()["policy"])
             if rank():
                 return {}
-            results = rollout(policy, make, seeds, envs=self.envs, stop_at_success=until_solved)
+            with ProgressBar("Evaluating", len(seeds), "episodes") as bar:
+                chosen = partial(rollout, envs=self.envs, stop_at_success=until_solved)
+                results = chosen(policy, make, seeds, on_episode=lambda _: bar.advance())
             return write_report(folder / RESULT, results, steps=steps)
 
         return evaluate
