@@ -32,9 +32,9 @@ from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.plan import Given
+from counterpoint.training.settings import TrainConfig
 from counterpoint.training.transitions import centred
 
 

@@ -16,8 +16,8 @@ from counterpoint.errors import BadInputError, Terminated
 from counterpoint.objectives.base import Learner, NonFiniteError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import any_rank, meet
-from counterpoint.training.loop import LoopConfig, TrainConfig
 from counterpoint.training.run import MetricsLog, Run
+from counterpoint.training.settings import LoopConfig, TrainConfig
 
 
 class Batches(Protocol):

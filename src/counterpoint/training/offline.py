@@ -25,10 +25,10 @@ from counterpoint.objectives.base import Objective
 from counterpoint.training.distributed import meet
 from counterpoint.training.fit import Source
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.memory import MemoryConfig
 from counterpoint.training.plan import Given, Job, Plan, Recipe, objective_section
 from counterpoint.training.run import Run
+from counterpoint.training.settings import TrainConfig
 
 
 class SplitsConfig(FrozenConfig):
