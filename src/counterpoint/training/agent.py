@@ -26,7 +26,7 @@ from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.training.distributed import RowSharing
-from counterpoint.training.fit import Source
+from counterpoint.training.loop import Source
 from counterpoint.training.online import AgentLoopConfig, FollowingSource, OnlineConfig, OnlineSource
 from counterpoint.training.plan import Given, Job, Plan, Recipe, named
 from counterpoint.training.run import Run
