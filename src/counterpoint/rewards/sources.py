@@ -278,7 +278,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _lerobot(source: str, name: str, device: str) -> LeRobotReward:
-    names = ("counterpoint.rewards.lerobot", "lerobot.configs.rewards", "lerobot.rewards.factory")
+    names = ("counterpoint.rewards.lerobot_plugin", "lerobot.configs.rewards", "lerobot.rewards.factory")
     _, configs, factory = map(importlib.import_module, names)  # the first module registers our own type
     config = configs.RewardModelConfig.from_pretrained(source)
     config.device, config.pretrained_path = device, source
