@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.data.segments import Segments, SegmentStore, by_segments
 from counterpoint.data.store import EpisodeStore, camera_names, check_camera
-from counterpoint.data.views import Segments, SegmentStore, by_segments
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests

@@ -14,10 +14,11 @@ from counterpoint.config import free
 from counterpoint.data.cache import prepared
 from counterpoint.data.draws import cross_folds, hold_out
 from counterpoint.data.resize import Fit
+from counterpoint.data.segments import Segments, by_segments
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import CamerasApart, OneCameraStore, Segments, SubsetStore, by_segments
+from counterpoint.data.views import CamerasApart, OneCameraStore, SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
