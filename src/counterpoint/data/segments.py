@@ -13,7 +13,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore, spread
-from counterpoint.data.views import Integers, StoreView
+from counterpoint.data.store_views import Integers, StoreView
 
 Segments = Literal["episode", "task"]
 """`episode` takes whole episodes; `task` takes each segment of an episode as an episode of its own."""

@@ -129,7 +129,7 @@ def open_dataset(
         store = store.instructed(instruction_key)
     if camera is None:
         return store
-    from counterpoint.data.views import OneCameraStore
+    from counterpoint.data.store_views import OneCameraStore
 
     return OneCameraStore(store, camera)
 

@@ -18,7 +18,7 @@ from counterpoint.data.segments import Segments, by_segments
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import CamerasApart, OneCameraStore, SubsetStore
+from counterpoint.data.store_views import CamerasApart, OneCameraStore, SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of

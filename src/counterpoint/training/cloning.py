@@ -18,7 +18,7 @@ from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import Decode, prepared
 from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
-from counterpoint.data.views import StateStore, SubsetStore, with_column
+from counterpoint.data.store_views import StateStore, SubsetStore, with_column
 from counterpoint.encoders.embed import observations
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.weights import digest_of

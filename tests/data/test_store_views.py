@@ -13,7 +13,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore, MemoryStore
-from counterpoint.data.views import (
+from counterpoint.data.store_views import (
     MultiTaskStore,
     OneCameraStore,
     StateStore,
