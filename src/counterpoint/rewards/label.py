@@ -55,6 +55,7 @@ from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import CHECKED
 from counterpoint.provenance import provenance
+from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import (
     STATE,
     RewardModel,
@@ -65,7 +66,6 @@ from counterpoint.rewards.model import (
     reads_state,
     states_of,
 )
-from counterpoint.rewards.targets import given_instructions, instructions_in_words, never_change, read_goal
 
 Array = NDArray[Any]
 

@@ -27,8 +27,8 @@ from counterpoint.flags import Listed
 from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import Objective
 from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.instructions import instructions_in_words
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.targets import instructions_in_words
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.plan import Given
 from counterpoint.training.run import Run
