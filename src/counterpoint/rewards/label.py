@@ -50,7 +50,7 @@ from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number
 from counterpoint.folder import claim
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
-from counterpoint.formats.lerobot.copies import copy_with_feature
+from counterpoint.formats.lerobot.additions import copy_with_feature
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import CHECKED
