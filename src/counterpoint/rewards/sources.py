@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import read_object
 from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
