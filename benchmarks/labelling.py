@@ -37,7 +37,7 @@ import torch
 from collection import Measured, measured
 from counterpoint.blocks import BlockFiles, Engine, Work, blocks_of, work_through
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.formats import open_dataset

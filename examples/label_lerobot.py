@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 import counterpoint
-from counterpoint.cli.data.commands import convert
+from counterpoint.cli.data.convert import convert
 from counterpoint.rewards.label import label
 from toy_videos import write_toy_videos
 

@@ -215,7 +215,7 @@ def in_lerobot(config: LerobotPoliciesConfig, out: Path, name: str) -> Tree:
     from lerobot.policies import make_policy, make_pre_post_processors
     from lerobot.scripts.lerobot_eval import eval_policy
 
-    from counterpoint.policies.lerobot import CounterpointPolicy
+    from counterpoint.policies.lerobot_plugin import CounterpointPolicy
 
     folder = out / f"{name}-lerobot"
     CounterpointPolicy.of(counterpoint.load(out / name)).save_pretrained(folder)

@@ -27,9 +27,9 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.formats import open_dataset
 from counterpoint.training.learner import OptimizerConfig
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.recipe import recipe_of
 from counterpoint.training.run import list_checkpoints, load_checkpoint
+from counterpoint.training.settings import TrainConfig
 from counterpoint.training.train import train as run_training
 from counterpoint.training.transitions import TransitionsRecipe, build_step_objective, centred
 from studies.harness import Study, Tree, Trial, file_name, main

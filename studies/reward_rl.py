@@ -25,7 +25,7 @@ from pydantic import Field, PositiveInt
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import make_env

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.training.learner import OptimizerConfig
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.settings import TrainConfig
 from studies.harness import ALLOWED, check_names, refuse_keys
 
 STEPS = {"metaworld": 200, "dmc": 500}

@@ -10,7 +10,7 @@ import numpy as np
 
 from counterpoint.data.cache import cached
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
-from counterpoint.data.views import SubsetStore, join_domains
+from counterpoint.data.store_views import SubsetStore, join_domains
 from counterpoint.envs.base import choose_cameras
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.make import make_env

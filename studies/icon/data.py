@@ -12,7 +12,7 @@ import numpy as np
 from counterpoint.data.cache import cached
 from counterpoint.data.robot_masks import mask_camera, masked_cameras
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.make import make_env

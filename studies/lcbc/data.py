@@ -12,7 +12,7 @@ import numpy as np
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import CamerasApart, SubsetStore, join_domains
+from counterpoint.data.store_views import CamerasApart, SubsetStore, join_domains
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.kitchen.collect import KitchenCollectConfig, collect_kitchen
 from counterpoint.envs.make import make_env

@@ -20,7 +20,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import Pick, SortedFrames, sample_rng
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from studies.rewards.rewordings import REWORDINGS
 
 Integers = NDArray[np.int64]

@@ -27,7 +27,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import OneCameraStore, SubsetStore
+from counterpoint.data.store_views import OneCameraStore, SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of

@@ -14,7 +14,7 @@ from counterpoint.data.replay import ReplayBuffer
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import episode_seed, means, rollout
-from counterpoint.training.fit import fit
+from counterpoint.training.loop import fit
 from counterpoint.training.online import OnlineConfig, OnlineSource
 from counterpoint.training.plan import Recipe
 from counterpoint.training.run import Run

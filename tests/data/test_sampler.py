@@ -19,7 +19,7 @@ from counterpoint.data.robot_masks import binary_mask, mask_camera, masked_camer
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Read, Spec
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
 from tests.data.numbered import numbered_store

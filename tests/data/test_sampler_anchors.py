@@ -18,7 +18,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore, MemoryStore, OutputPool
-from counterpoint.data.views import MultiTaskStore, SubsetStore
+from counterpoint.data.store_views import MultiTaskStore, SubsetStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 from tests.data.reading import read_episode

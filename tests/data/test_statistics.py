@@ -5,7 +5,7 @@ import pytest
 
 from counterpoint.data.statistics import Statistics, action_statistics
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.views import MultiTaskStore, SubsetStore
+from counterpoint.data.store_views import MultiTaskStore, SubsetStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 from tests.data.reading import read_episode

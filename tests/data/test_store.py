@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from counterpoint.data.store import Cameras, EpisodeStore, MemoryStore, camera_images, camera_names
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
 from tests.data.numbered import numbered_store

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.bench import CUTS, INPUTS, WRONG, Answered, Bench, ask

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor
+from counterpoint.cli.data.info import info
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.bridge import BridgeStore

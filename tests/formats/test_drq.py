@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor
+from counterpoint.cli.data.info import info
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError

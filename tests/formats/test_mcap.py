@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor
+from counterpoint.cli.data.info import info
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import mcap, open_dataset, recognise

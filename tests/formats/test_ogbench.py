@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert, doctor, info
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor
+from counterpoint.cli.data.info import info
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError

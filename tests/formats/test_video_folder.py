@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.cli.data import commands
 from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.info import info
 from counterpoint.cli.data.manifest import write_manifest
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
@@ -240,7 +240,7 @@ def test_frames_alone_are_one_episode_a_folder(tmp_path: Path, capsys: pytest.Ca
     assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [(3, "", 10), (4, "", 10)]
     np.testing.assert_array_equal(store.frames(1, np.arange(4)), images[1])
     np.testing.assert_array_equal(open_dataset(tmp_path / "run0").frames(0, np.array([2])), images[0][2:])
-    commands.info(tmp_path)
+    info(tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert "10 (assumed: the data do not say)" in said
     assert "none: folders of frames have no words" in said
@@ -307,7 +307,7 @@ def test_folders_of_videos_are_named_by_their_tasks(tmp_path: Path, capsys: pyte
     words = ["close the drawer", "open the drawer", "open the drawer"]
     assert found == list(zip(words, [5, 5, 5], ["a.mp4", "a.mp4", "b.mkv"], strict=True))
     assert np.abs(store.frames(2, np.arange(5)) - smooth_frames(5, 32, 48, seed=2).astype(float)).mean() < 7
-    commands.info(tmp_path)
+    info(tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert "videos in a folder per task" in said
     assert "the names of the folders, with spaces for underscores" in said
@@ -407,7 +407,7 @@ def test_real_rollouts_of_a_robot() -> None:
     assert len(store.episodes) == 18
     assert len({info.instruction for info in store.episodes}) == 9
     assert not any(map(has_uneven_rate, store.files))  # two videos have one short interval
-    for number, info in enumerate(store.episodes):
-        assert 19 <= info.length <= 80
-        assert 3.3 <= info.fps <= 3.5
-        assert store.frames(number, np.array([0, info.length - 1])).shape == (2, 480, 640, 3)
+    for number, episode in enumerate(store.episodes):
+        assert 19 <= episode.length <= 80
+        assert 3.3 <= episode.fps <= 3.5
+        assert store.frames(number, np.array([0, episode.length - 1])).shape == (2, 480, 640, 3)

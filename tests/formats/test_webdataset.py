@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.cli.data.commands import convert
+from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError

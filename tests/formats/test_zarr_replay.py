@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert, doctor, info
-from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor, examine
+from counterpoint.cli.data.info import info
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise, split_names

@@ -30,7 +30,7 @@ from counterpoint.policies.diffusion import DiffusionHead  # noqa: E402
 from counterpoint.policies.diffusion_policy import DiffusionPolicy  # noqa: E402
 from counterpoint.policies.encoded import EncodedPolicy  # noqa: E402
 from counterpoint.policies.heads import ActionHead, HeadConfig  # noqa: E402
-from counterpoint.policies.lerobot import CounterpointConfig, CounterpointPolicy  # noqa: E402
+from counterpoint.policies.lerobot_plugin import CounterpointConfig, CounterpointPolicy  # noqa: E402
 from counterpoint.policies.networks import DiffusionConfig  # noqa: E402
 from studies.lerobot_policies import (  # noqa: E402
     OURS,

@@ -27,7 +27,7 @@ from counterpoint.encoders.dual import DualEncoder  # noqa: E402
 from counterpoint.errors import BadInputError  # noqa: E402
 from counterpoint.objectives.r3m import LanguageReward  # noqa: E402
 from counterpoint.rewards.label import label  # noqa: E402
-from counterpoint.rewards.lerobot import CounterpointConfig, CounterpointRewardModel  # noqa: E402
+from counterpoint.rewards.lerobot_plugin import CounterpointConfig, CounterpointRewardModel  # noqa: E402
 from counterpoint.rewards.model import RewardModel  # noqa: E402
 from counterpoint.rewards.sources import open_reward  # noqa: E402
 from studies.labelled_cloning import rabc_weights  # noqa: E402

@@ -169,10 +169,10 @@ DEFECTS = (
     ),
     # training
     Defect(
-        "training/fit.py",
+        "training/loop.py",
         "self.clock // every > self.rested // every",
         "self.clock // every >= self.rested // every",
-        "training/test_fit.py",
+        "training/test_loop.py",
     ),
     Defect("training/learner.py", 'group["lr"] = rate * share', 'group["lr"] = rate', "training/test_learner.py"),
     Defect("training/distributed.py", "flat /= world_size()", "flat /= 1", "distributed"),

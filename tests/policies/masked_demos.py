@@ -14,7 +14,7 @@ from counterpoint.encoders.observation_networks import ViTConfig
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.settings import TrainConfig
 from tests.data.reading import read_episode
 
 __all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation", "write_masked_demos"]

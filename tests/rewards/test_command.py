@@ -16,8 +16,8 @@ from counterpoint.formats import open_dataset
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command, score_clip, video_clip
+from counterpoint.rewards.instructions import read_goal
 from counterpoint.rewards.model import gains
-from counterpoint.rewards.targets import read_goal
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import write_data
 from tests.formats.made import write_variable_rate

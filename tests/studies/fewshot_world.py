@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from counterpoint.encoders.observation import ObservationConfig
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.settings import TrainConfig
 from studies.fewshot import data, trials
 from studies.fewshot.config import Evaluations, FewshotConfig, FewshotData, Pretraining, Row
 from tests.studies.square_world import SIZE, make_square, record_squares

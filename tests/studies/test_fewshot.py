@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.settings import TrainConfig
 from counterpoint.training.train import train
 from studies.fewshot import figures, summary, trials
 from studies.fewshot import run as study

@@ -12,7 +12,7 @@ from torch import nn
 
 from counterpoint.data.episode import Episode, EpisodeInfo
 from counterpoint.data.store import EpisodeStore, MemoryStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.training.clips import ClipsRecipe

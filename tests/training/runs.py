@@ -14,8 +14,8 @@ from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.cloning import CloningRecipe
 from counterpoint.training.imitation import ImitationRecipe
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.plan import Recipe
+from counterpoint.training.settings import TrainConfig
 from counterpoint.training.train import train
 
 __all__ = ["clone", "cloning", "imitate", "pretrain"]

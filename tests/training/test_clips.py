@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from counterpoint.config import recipe_names
 from counterpoint.data.episode import Episode, Segment
 from counterpoint.data.store import MemoryStore
-from counterpoint.data.views import CamerasApart, SubsetStore
+from counterpoint.data.store_views import CamerasApart, SubsetStore
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.training import clips

@@ -10,7 +10,7 @@ from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import MultiTaskStore
+from counterpoint.data.store_views import MultiTaskStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig

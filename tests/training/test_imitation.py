@@ -16,7 +16,7 @@ from counterpoint.objectives.icon import IConConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import AuxiliaryConfig, ImitationRecipe
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.settings import TrainConfig
 from tests.data.reading import read_episode
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 from tests.training.runs import imitate

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, MemoryStore
-from counterpoint.data.views import SubsetStore, task_numbers
+from counterpoint.data.store_views import SubsetStore, task_numbers
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset

@@ -12,11 +12,11 @@ from counterpoint.data.draws import StartGoal
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
-from counterpoint.training.fit import Source, fit
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.loop import Source, fit
 from counterpoint.training.plan import Recipe
 from counterpoint.training.run import Run
+from counterpoint.training.settings import TrainConfig
 from tests.data.sampling import sampler
 
 

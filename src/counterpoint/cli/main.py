@@ -87,9 +87,9 @@ SUITES = {
 }
 
 DATA: dict[str, Command | Group] = {
-    "info": Command("counterpoint.cli.data.commands:info"),
-    "doctor": Command("counterpoint.cli.data.commands:doctor"),
-    "convert": Command("counterpoint.cli.data.commands:convert"),
+    "info": Command("counterpoint.cli.data.info:info"),
+    "doctor": Command("counterpoint.cli.data.doctor:doctor"),
+    "convert": Command("counterpoint.cli.data.convert:convert"),
     "manifest": Command("counterpoint.cli.data.manifest:write_manifest"),
     "masks": Command("counterpoint.cli.data.masks:write_masks"),
 }

@@ -35,7 +35,7 @@ from counterpoint.data.build import DIGEST, LAYOUT, STORE, build, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.files import cache_root, remove
 from counterpoint.folder import check_part, lock, mend, read_part, write_part

@@ -12,7 +12,7 @@ from PIL import Image
 
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore, check_camera
-from counterpoint.data.views import Integers, StoreView
+from counterpoint.data.store_views import Integers, StoreView
 from counterpoint.errors import require
 
 Fit = Literal["square", "shorter"]

@@ -21,7 +21,7 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.robot_masks import binary_mask, mask_camera, masked_cameras
 from counterpoint.data.spec import BoundSpec, Read
 from counterpoint.data.store import EpisodeStore, OutputPool
-from counterpoint.data.views import action_mask, task_numbers
+from counterpoint.data.store_views import action_mask, task_numbers
 from counterpoint.errors import require
 
 Integers = NDArray[np.int64]

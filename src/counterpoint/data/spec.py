@@ -10,8 +10,8 @@ from counterpoint.data.anchors import Anchors, NearNegatives
 from counterpoint.data.augment import Crop, Row, Shift, Transform
 from counterpoint.data.draws import Clips, Pick
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
+from counterpoint.data.store_views import Task, task_table
 from counterpoint.data.transitions import Tail, Transitions
-from counterpoint.data.views import Task, task_table
 from counterpoint.errors import require
 
 Item = TypeVar("Item")

@@ -9,7 +9,7 @@ import numpy as np
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import action_mask, task_numbers
+from counterpoint.data.store_views import action_mask, task_numbers
 
 
 class Statistics(FrozenConfig):

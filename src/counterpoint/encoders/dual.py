@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.data.statistics import Statistics
-from counterpoint.encoders.backbone import Backbone, spatial_map
 from counterpoint.encoders.card import Description
 from counterpoint.encoders.config import IMAGE_TOWERS, Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.pooled import Backbone, spatial_map
 from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.registry import imported

@@ -14,7 +14,7 @@ from counterpoint.data.cache import featured
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 
 

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.config import Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.dual import ImageTower, own_tower
+from counterpoint.encoders.pooled import Backbone
 from counterpoint.encoders.weights import (
     check_sha256,
     fit_weights,

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import OneCameraStore, SubsetStore
+from counterpoint.data.store_views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import import_extra, require, require_extras

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.data.draws import sample_rng
+from counterpoint.data.segments import Segments, by_segments
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import Segments, SubsetStore, by_segments
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import require
 from counterpoint.files import read_object
 from counterpoint.formats import open_dataset, split_names

@@ -15,35 +15,35 @@ from counterpoint.formats.remote import is_remote, located
 from counterpoint.registry import LazyTable, imported
 
 if TYPE_CHECKING:
-    from counterpoint.formats.kinds import Format
+    from counterpoint.formats.recognition import Format
 
 __all__ = ["FORMATS", "open_dataset", "read_episode_part", "recognise", "split_names", "validation_split"]
 
-_KINDS = "counterpoint.formats.kinds"
+_RECOGNITION = "counterpoint.formats.recognition"
 
 FORMATS = LazyTable(
     "format",
     {
-        "lerobot": f"{_KINDS}:LEROBOT",
-        "training_store": f"{_KINDS}:TRAINING_STORE",
-        "epic_kitchens": f"{_KINDS}:EPIC_KITCHENS",
-        "video_folder": f"{_KINDS}:VIDEO_FOLDER",
-        "rlds": f"{_KINDS}:RLDS",
-        "zarr_replay": f"{_KINDS}:ZARR_REPLAY",
-        "droid": f"{_KINDS}:DROID",
-        "hdf5": f"{_KINDS}:HDF5",
-        "ogbench": f"{_KINDS}:OGBENCH",
-        "drq_replay": f"{_KINDS}:DRQ_REPLAY",
-        "rlbench": f"{_KINDS}:RLBENCH",
-        "webdataset": f"{_KINDS}:WEBDATASET",
-        "bridge": f"{_KINDS}:BRIDGE",
-        "mcap": f"{_KINDS}:MCAP",
-        "task_folders": f"{_KINDS}:TASK_FOLDERS",
-        "frame_folders": f"{_KINDS}:FRAME_FOLDERS",
+        "lerobot": f"{_RECOGNITION}:LEROBOT",
+        "training_store": f"{_RECOGNITION}:TRAINING_STORE",
+        "epic_kitchens": f"{_RECOGNITION}:EPIC_KITCHENS",
+        "video_folder": f"{_RECOGNITION}:VIDEO_FOLDER",
+        "rlds": f"{_RECOGNITION}:RLDS",
+        "zarr_replay": f"{_RECOGNITION}:ZARR_REPLAY",
+        "droid": f"{_RECOGNITION}:DROID",
+        "hdf5": f"{_RECOGNITION}:HDF5",
+        "ogbench": f"{_RECOGNITION}:OGBENCH",
+        "drq_replay": f"{_RECOGNITION}:DRQ_REPLAY",
+        "rlbench": f"{_RECOGNITION}:RLBENCH",
+        "webdataset": f"{_RECOGNITION}:WEBDATASET",
+        "bridge": f"{_RECOGNITION}:BRIDGE",
+        "mcap": f"{_RECOGNITION}:MCAP",
+        "task_folders": f"{_RECOGNITION}:TASK_FOLDERS",
+        "frame_folders": f"{_RECOGNITION}:FRAME_FOLDERS",
     },
     "counterpoint.formats",
 )
-"""All formats by name, as `counterpoint.formats.kinds.Format`; they are tried in this order."""
+"""All formats by name, as `counterpoint.formats.recognition.Format`; they are tried in this order."""
 
 
 def recognise(path: str | Path) -> Format:
@@ -56,8 +56,8 @@ def recognise(path: str | Path) -> Format:
     for kind in FORMATS.values():
         if kind.recognises(path):
             return kind  # type: ignore[no-any-return]
-    from counterpoint.formats.kinds import MANIFESTS, media_advice
     from counterpoint.formats.minari.files import is_minari
+    from counterpoint.formats.recognition import MANIFESTS, media_advice
 
     if is_minari(path):
         expected = "a data set of episodes: Minari is read by `data info`, `data doctor` and agents"
@@ -129,7 +129,7 @@ def open_dataset(
         store = store.instructed(instruction_key)
     if camera is None:
         return store
-    from counterpoint.data.views import OneCameraStore
+    from counterpoint.data.store_views import OneCameraStore
 
     return OneCameraStore(store, camera)
 

@@ -27,8 +27,8 @@ from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, Reader, first_text, raise_error, read_each, stack_images
 from counterpoint.formats.boundary import as_numbers, decode_image, parsing, read_bytes
-from counterpoint.formats.kinds import BRIDGE_ACTIONS, BRIDGE_STATE, bridge_trajectories
 from counterpoint.formats.pickles import load_pickle
+from counterpoint.formats.recognition import BRIDGE_ACTIONS, BRIDGE_STATE, bridge_trajectories
 
 _FPS = 5.0  # BridgeData's control rate
 _NUMBERS = 7

@@ -29,7 +29,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, first_text, raise_error, read_alike
 from counterpoint.formats.boundary import as_mapping, as_whole, parsing, read_bytes
 from counterpoint.formats.hdf5.opening import import_h5py, open_hdf5
-from counterpoint.formats.kinds import DROID_NUMBERS, droid_episodes
+from counterpoint.formats.recognition import DROID_NUMBERS, droid_episodes
 from counterpoint.formats.video import probe_video, read_frames
 
 _FPS = 15.0  # DROID's control rate; the files do not record it

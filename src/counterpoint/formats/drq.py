@@ -22,8 +22,8 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.formats.boundary import MOST_BYTES, array_headers, load_arrays, parsing, require_size
-from counterpoint.formats.kinds import DRQ_NAME, drq_files
 from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.recognition import DRQ_NAME, drq_files
 
 _FPS = 20.0  # an assumption: the files record no rate
 _EXPECTED = "an .npz of a DrQ-v2 replay buffer"

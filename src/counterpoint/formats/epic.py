@@ -25,7 +25,7 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
 from counterpoint.formats.boundary import decode_image, parsing
-from counterpoint.formats.kinds import epic_frames, epic_tables
+from counterpoint.formats.recognition import epic_frames, epic_tables
 from counterpoint.formats.remote import read_ranges, read_whole
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.tar import indexed, members

@@ -39,8 +39,8 @@ from counterpoint.formats.boundary import (
     read_bytes,
     require_size,
 )
-from counterpoint.formats.kinds import ROS_TOPICS, mcap_files
 from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.recognition import ROS_TOPICS, mcap_files
 
 _EXPECTED, _HINT = "a whole MCAP file of ROS 2", "try: mcap recover FILE -o OUT, or record it again"
 _SECOND = 10**9  # times are whole nanoseconds

@@ -21,7 +21,7 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split
 from counterpoint.formats.boundary import array_headers, load_arrays, parsing
-from counterpoint.formats.kinds import OGBENCH_ARRAYS
+from counterpoint.formats.recognition import OGBENCH_ARRAYS
 
 _FPS = 10.0  # the files record no rate; OGBench's mazes have ten steps a second
 _LARGEST = 2 << 30  # bytes of a file's three arrays; a humanoid's 4 million states and actions have 1.5 GB

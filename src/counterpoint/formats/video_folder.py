@@ -23,7 +23,7 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, stack_images
 from counterpoint.formats.boundary import decode_image, parsing
-from counterpoint.formats.kinds import MANIFESTS, frame_folders, misfit, numbered_images, task_folders
+from counterpoint.formats.recognition import MANIFESTS, frame_folders, misfit, numbered_images, task_folders
 from counterpoint.formats.remote import read_whole
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.video import frame_times, probe_video, read_frames, uneven_rate

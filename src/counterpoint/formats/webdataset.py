@@ -40,7 +40,7 @@ from counterpoint.formats.boundary import (
     load_array,
     parsing,
 )
-from counterpoint.formats.kinds import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
+from counterpoint.formats.recognition import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
 from counterpoint.formats.video import frame_times, probe_video, read_frames

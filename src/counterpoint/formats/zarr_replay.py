@@ -28,8 +28,8 @@ from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.errors import import_extra, require
 from counterpoint.formats.base import Column, OnBadRow, Reader, raise_error, read_each, rows_of
 from counterpoint.formats.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
-from counterpoint.formats.kinds import ZARR_ENDS
 from counterpoint.formats.lerobot import layout
+from counterpoint.formats.recognition import ZARR_ENDS
 
 _FPS = 10.0  # Push-T's rate; only recordings of a real robot have timestamps
 _EXPECTED = "a zarr replay buffer of Diffusion Policy"

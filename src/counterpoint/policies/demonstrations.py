@@ -11,7 +11,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import StateStore
+from counterpoint.data.store_views import StateStore
 from counterpoint.errors import require
 
 ROUNDING = 1e-4

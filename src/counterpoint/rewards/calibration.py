@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.views import SubsetStore
+from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.calibration import Calibration, RewardForm, best_f1, isotonic
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import RewardModel, embed_steps, embed_text, gains

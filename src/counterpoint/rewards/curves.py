@@ -22,9 +22,9 @@ from counterpoint.flags import Computes, File, Image, Model, Name, Text
 from counterpoint.formats import open_dataset, read_episode_part
 from counterpoint.formats.video import read_part
 from counterpoint.progress import ProgressBar
+from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, line_image, make_player, render, signed
-from counterpoint.rewards.targets import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.workers import in_worker
 
 Array = NDArray[np.float64]

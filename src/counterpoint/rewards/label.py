@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.data.segments import Segments, SegmentStore, by_segments
 from counterpoint.data.store import EpisodeStore, camera_names, check_camera
-from counterpoint.data.views import Segments, SegmentStore, by_segments
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
@@ -50,11 +50,12 @@ from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number
 from counterpoint.folder import claim
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
-from counterpoint.formats.lerobot.copies import copy_with_feature
+from counterpoint.formats.lerobot.additions import copy_with_feature
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import CHECKED
 from counterpoint.provenance import provenance
+from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import (
     STATE,
     RewardModel,
@@ -65,7 +66,6 @@ from counterpoint.rewards.model import (
     reads_state,
     states_of,
 )
-from counterpoint.rewards.targets import given_instructions, instructions_in_words, never_change, read_goal
 
 Array = NDArray[Any]
 

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import read_object
 from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
@@ -278,7 +278,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _lerobot(source: str, name: str, device: str) -> LeRobotReward:
-    names = ("counterpoint.rewards.lerobot", "lerobot.configs.rewards", "lerobot.rewards.factory")
+    names = ("counterpoint.rewards.lerobot_plugin", "lerobot.configs.rewards", "lerobot.rewards.factory")
     _, configs, factory = map(importlib.import_module, names)  # the first module registers our own type
     config = configs.RewardModelConfig.from_pretrained(source)
     config.device, config.pretrained_path = device, source

@@ -27,11 +27,11 @@ from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import RowSharing
-from counterpoint.training.fit import Source
-from counterpoint.training.loop import LoopConfig
+from counterpoint.training.loop import Source
 from counterpoint.training.online import AgentLoopConfig, FollowingSource, OnlineConfig, OnlineSource
 from counterpoint.training.plan import Given, Job, Plan, Recipe, named
 from counterpoint.training.run import Run
+from counterpoint.training.settings import LoopConfig
 
 
 class OfflineDataConfig(FrozenConfig):

@@ -14,10 +14,11 @@ from counterpoint.config import free
 from counterpoint.data.cache import prepared
 from counterpoint.data.draws import cross_folds, hold_out
 from counterpoint.data.resize import Fit
+from counterpoint.data.segments import Segments, by_segments
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.views import CamerasApart, OneCameraStore, Segments, SubsetStore, by_segments
+from counterpoint.data.store_views import CamerasApart, OneCameraStore, SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
@@ -26,8 +27,8 @@ from counterpoint.flags import Listed
 from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import Objective
 from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.instructions import instructions_in_words
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.targets import instructions_in_words
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.plan import Given
 from counterpoint.training.run import Run

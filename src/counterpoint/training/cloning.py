@@ -19,7 +19,7 @@ from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import Decode, prepared
 from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
-from counterpoint.data.views import StateStore, SubsetStore, with_column
+from counterpoint.data.store_views import StateStore, SubsetStore, with_column
 from counterpoint.encoders.embed import observations
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.weights import digest_of
@@ -34,9 +34,9 @@ from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.plan import Given
+from counterpoint.training.settings import TrainConfig
 from counterpoint.training.transitions import centred
 
 

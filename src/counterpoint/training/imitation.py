@@ -38,9 +38,9 @@ from counterpoint.training.cloning import (
     with_states,
 )
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.plan import Given, objective_section
+from counterpoint.training.settings import TrainConfig
 
 PAPER_ENCODER = ObservationConfig(kind="vit", size=224, stack=1, cameras=2)
 

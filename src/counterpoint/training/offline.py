@@ -23,12 +23,12 @@ from counterpoint.formats import open_dataset, split_names, validation_split
 from counterpoint.formats.remote import absolute
 from counterpoint.objectives.base import Objective
 from counterpoint.training.distributed import meet
-from counterpoint.training.fit import Source
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.loop import TrainConfig
+from counterpoint.training.loop import Source
 from counterpoint.training.memory import MemoryConfig
 from counterpoint.training.plan import Given, Job, Plan, Recipe, objective_section
 from counterpoint.training.run import Run
+from counterpoint.training.settings import TrainConfig
 
 
 class SplitsConfig(FrozenConfig):

@@ -28,8 +28,8 @@ from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import episode_seed
 from counterpoint.training.distributed import relayed
-from counterpoint.training.fit import Source
-from counterpoint.training.loop import LoopConfig
+from counterpoint.training.loop import Source
+from counterpoint.training.settings import LoopConfig
 
 MAX_LOST_ROUNDS = 3
 

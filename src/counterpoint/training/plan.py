@@ -16,9 +16,9 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require
 from counterpoint.objectives import objective_class
 from counterpoint.objectives.base import Learner
-from counterpoint.training.fit import Batches, Source
-from counterpoint.training.loop import LoopConfig
+from counterpoint.training.loop import Batches, Source
 from counterpoint.training.run import Run
+from counterpoint.training.settings import LoopConfig
 
 Data = str | Path | EpisodeStore
 

@@ -35,7 +35,7 @@ from counterpoint.errors import BadInputError, MissingExtraError, import_extra
 from counterpoint.files import Beside, flush, read_object, remove, write_atomically
 from counterpoint.folder import FORMAT, claim, read_part, seal
 from counterpoint.provenance import provenance
-from counterpoint.training.loop import LoopConfig, TrainConfig
+from counterpoint.training.settings import LoopConfig, TrainConfig
 
 PREFIX = "step-"
 STATE, SKELETON = "state.safetensors", "state.json"

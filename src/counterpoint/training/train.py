@@ -17,7 +17,7 @@ from counterpoint.files import read_object
 from counterpoint.flags import Device, Environment, PythonOnly, Typed
 from counterpoint.progress import duration
 from counterpoint.training.distributed import accelerator_of, meet
-from counterpoint.training.fit import fit
+from counterpoint.training.loop import fit
 from counterpoint.training.plan import Data, Given, Recipe
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.run import NOTE, Run

@@ -14,7 +14,7 @@ from counterpoint.data.cache import prepared
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names, uneven_frames
-from counterpoint.data.views import MultiTaskStore, join_domains, task_table
+from counterpoint.data.store_views import MultiTaskStore, join_domains, task_table
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives import StepObjective, objective_class

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from counterpoint.cli.data.alignment import Alignment, alignment_of, measure
-from counterpoint.cli.data.commands import doctor, info
-from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.doctor import doctor, examine
+from counterpoint.cli.data.info import info
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.formats import open_dataset

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from counterpoint.cli.data import doctor
-from counterpoint.cli.data.doctor import examine, examine_lerobot
+from counterpoint.cli.data.doctor import _batches, _decode_all, doctor, examine, examine_lerobot
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array
 from counterpoint.data.store import MemoryStore
@@ -104,16 +103,16 @@ class CrashingStore(MemoryStore):
 @pytest.mark.slow
 def test_a_decoder_that_dies_is_pinned_to_its_episode(tmp_path: Path) -> None:
     store = CrashingStore(memory_store(lengths=(3, 3), size=(8, 8), cameras=("top",))._episodes)
-    (finding,) = doctor._decode_all(tmp_path, store)
+    (finding,) = _decode_all(tmp_path, store)
     assert finding.where == f"{tmp_path}, episode 1"
     assert "crash" in finding.found
 
 
 def test_batches_cover_every_episode_once() -> None:
     lengths = np.random.default_rng(0).integers(1, 900, 50).tolist()
-    batches = doctor._batches(lengths)
+    batches = _batches(lengths)
     assert [episode for first, stop in batches for episode in range(first, stop)] == list(range(50))
-    assert doctor._batches([5000]) == [(0, 1)]
+    assert _batches([5000]) == [(0, 1)]
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -251,3 +250,41 @@ def test_reader_and_examination_tell_one_damage_once(tmp_path: Path) -> None:
     root = lerobot(tmp_path)
     (root / VIDEO).unlink()
     assert [finding.where for finding in examine(root)] == [str(root / VIDEO)]
+
+
+def test_doctor_says_clean_and_ends_in_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(write_videos(tmp_path)) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+
+
+def write_bad_row(folder: Path) -> Path:
+    """Write videos, and a manifest whose last row names a file that is not there."""
+    write_videos(folder)
+    with (folder / "manifest.csv").open("a") as manifest:
+        manifest.write("videos/9.mp4,nowhere\n")
+    return folder
+
+
+def test_doctor_tells_findings_and_ends_in_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    folder = write_bad_row(tmp_path)
+    assert doctor(folder) == 2
+    told = capsys.readouterr().out
+    for word in ("1 finding", "manifest.csv, row 4", "no file 'videos/9.mp4'", "remove this row"):
+        assert word in told
+
+
+@pytest.mark.slow
+def test_findings_cut_no_word_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = write_bad_row(tmp_path)
+    (finding,) = examine(folder)
+    assert doctor(folder) == 2
+    shown = capsys.readouterr().out
+    for text in (finding.found, finding.expected, finding.hint):
+        words = {word for word in text.split() if len(word) < 60}  # longer paths than a line do not fit in one
+        assert words <= set(shown.split())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from counterpoint.cli.data.commands import convert
+from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import examine
 from counterpoint.cli.data.masks import MaskFiles, SamMasks
 from counterpoint.cli.data.masks import write_masks as command

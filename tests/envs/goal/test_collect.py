@@ -20,11 +20,10 @@ from counterpoint.envs.goal.collect import (
     collect_pointmaze,
     evaluation_env,
     joining_episodes,
-    plan_stitching,
     refuse_joined,
 )
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
+from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController, plan_stitching
 from counterpoint.errors import BadInputError
 from tests.envs.goal.test_mazes import U, mazes, path
 
@@ -46,16 +45,6 @@ def passing(grid: MazeGrid, cells: list[Cell]) -> GoalEpisode:
 def beside(cell: Cell) -> set[Cell]:
     row, column = cell
     return {(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)}
-
-
-def test_the_u_is_cut_at_its_bend() -> None:
-    plan = plan_stitching(U)
-    assert (plan.start, plan.goal) == ((1, 1), (3, 1))
-    near, far = map(set, plan.parts)
-    assert near == {(1, 1), (1, 2), (1, 3), (2, 3), (3, 3)}
-    assert far == {(1, 3), (2, 3), (3, 3), (3, 2), (3, 1)}
-    assert set(plan.starts) == {(1, 1), (1, 2)}
-    assert set(plan.goals) == {(3, 1)}  # (3, 2) touches the first part
 
 
 @given(mazes(), st.integers(2, 4), st.integers(0, 2))
@@ -93,25 +82,6 @@ def test_a_joining_trajectory_is_named() -> None:
     refuse_joined([fine, fine], U, plan)
     with pytest.raises(BadInputError, match="episode 2: found a trajectory that no part contains"):
         refuse_joined([fine, fine, joined], U, plan)
-
-
-@pytest.mark.parametrize(
-    ("start", "goal", "overlap", "word"),
-    [
-        ((0, 0), None, 1, "a free cell"),
-        ((1, 1), (2, 2), 1, "can be reached"),
-        ((1, 1), (1, 3), 1, "outside the overlap"),
-        (None, None, 3, "outside the overlap"),
-    ],
-)
-def test_what_cannot_be_cut_is_told(start: Cell | None, goal: Cell | None, overlap: int, word: str) -> None:
-    with pytest.raises(BadInputError, match=word):
-        plan_stitching(U, start, goal, overlap=overlap)
-
-
-def test_too_many_parts_are_told() -> None:
-    with pytest.raises(BadInputError, match="4 parts"):
-        plan_stitching(U, parts=4, overlap=0)
 
 
 def small(out: Path, **settings: Any) -> PointMazeCollect:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
+from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController, plan_stitching
 from counterpoint.errors import BadInputError
 
 U = MazeGrid(((1, 1, 1, 1, 1), (1, 0, 0, 0, 1), (1, 1, 1, 0, 1), (1, "g", 0, "r", 1), (1, 1, 1, 1, 1)))
@@ -105,3 +105,32 @@ def test_the_controller_reaches_every_goal_and_stays(name: str) -> None:
 def test_what_is_no_maze_has_no_grid() -> None:
     with pytest.raises(BadInputError, match="PointMaze or AntMaze"):
         MazeGrid.of(make_goal_env(EnvConfig(name="FetchReach-v4")))
+
+
+def test_the_u_is_cut_at_its_bend() -> None:
+    plan = plan_stitching(U)
+    assert (plan.start, plan.goal) == ((1, 1), (3, 1))
+    near, far = map(set, plan.parts)
+    assert near == {(1, 1), (1, 2), (1, 3), (2, 3), (3, 3)}
+    assert far == {(1, 3), (2, 3), (3, 3), (3, 2), (3, 1)}
+    assert set(plan.starts) == {(1, 1), (1, 2)}
+    assert set(plan.goals) == {(3, 1)}  # (3, 2) touches the first part
+
+
+@pytest.mark.parametrize(
+    ("start", "goal", "overlap", "word"),
+    [
+        ((0, 0), None, 1, "a free cell"),
+        ((1, 1), (2, 2), 1, "can be reached"),
+        ((1, 1), (1, 3), 1, "outside the overlap"),
+        (None, None, 3, "outside the overlap"),
+    ],
+)
+def test_what_cannot_be_cut_is_told(start: Cell | None, goal: Cell | None, overlap: int, word: str) -> None:
+    with pytest.raises(BadInputError, match=word):
+        plan_stitching(U, start, goal, overlap=overlap)
+
+
+def test_too_many_parts_are_told() -> None:
+    with pytest.raises(BadInputError, match="4 parts"):
+        plan_stitching(U, parts=4, overlap=0)

@@ -8,8 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert, info
+from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.info import info
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.browsed import BrowsedSet
 from counterpoint.evaluation.held_out import open_training, open_unseen

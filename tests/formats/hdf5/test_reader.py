@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from counterpoint.cli.data.commands import convert, doctor, info
-from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor, examine
+from counterpoint.cli.data.info import info
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise, split_names

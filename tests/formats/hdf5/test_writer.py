@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert
+from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Episode
 from counterpoint.data.robot_masks import mask_frames

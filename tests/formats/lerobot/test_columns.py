@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from counterpoint.cli.data.commands import convert, info
+from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import _depth, examine
+from counterpoint.cli.data.info import info
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset

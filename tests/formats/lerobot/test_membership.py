@@ -12,7 +12,7 @@ import pytest
 
 from counterpoint.cli.data.doctor import examine_lerobot
 from counterpoint.errors import BadInputError
-from counterpoint.formats.lerobot.copies import copy_with_images
+from counterpoint.formats.lerobot.additions import copy_with_images
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from tests.formats.lerobot.made import edit_column, edit_info, episode, write_v21, write_v30
 

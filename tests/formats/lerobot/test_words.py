@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from counterpoint.cli.data.commands import convert
+from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import examine_lerobot
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.reader import LeRobotStore

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import doctor, info
+from counterpoint.cli.data.doctor import doctor
+from counterpoint.cli.data.info import info
 from counterpoint.data.episode import Episode
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.spec import TRANSITION_READS, Spec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.cli.data.commands import convert
+from counterpoint.cli.data.convert import convert
 from counterpoint.data.cache import cached
 from counterpoint.data.robot_masks import binary_mask, masked_cameras
 from counterpoint.data.store import EpisodeStore

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.cli.data.commands import convert, doctor, info
-from counterpoint.cli.data.doctor import examine
+from counterpoint.cli.data.convert import convert
+from counterpoint.cli.data.doctor import doctor, examine
+from counterpoint.cli.data.info import info
 from counterpoint.data.cache import cached
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.held_out import open_training, open_unseen

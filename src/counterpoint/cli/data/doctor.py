@@ -1,4 +1,4 @@
-"""Find all faults of a data set; a reader would stop at the first one.
+"""`counterpoint data doctor`: find all faults of a data set; a reader would stop at the first one.
 
 Files are opened and decoded in worker processes that may die, because damaged media can crash a decoder. Findings have
 the form of errors: the file, what was found, what was expected, and a hint.
@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import Positional
 
-from counterpoint.cli.data.alignment import alignment_of
+from counterpoint.cli.data.alignment import alignment_of, measure
+from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import examine_masks
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
+from counterpoint.flags import Name
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import Reader
 from counterpoint.formats.boundary import read_bytes
@@ -32,7 +38,8 @@ from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_line
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_table, reading
 from counterpoint.formats.lerobot.words import read_words
-from counterpoint.formats.remote import located
+from counterpoint.formats.minari.files import is_minari
+from counterpoint.formats.remote import located, url_of
 from counterpoint.formats.video import probe_video, uneven_rate
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
@@ -46,6 +53,46 @@ _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTS = "copy it again; if data sets were merged, merge them again with a newer lerobot; or drop its episodes"
 _UNLISTED = "if a recording was interrupted, restore its entries in meta/, or remove these rows; they are not read"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
+_SHOWN = 100  # findings that are shown
+
+
+def doctor(path: Positional[DataSet], *, dialect: Name = None) -> int:
+    """Look for damage: timestamps, counts, statistics, images, masks, shifted actions. Exit code 2 if any is found.
+
+    Time on two cores: every frame is decoded, 4,500 a second at 112 pixels. Disk: nothing.
+
+    Args:
+        path: A data set of any format, or a training store.
+        dialect: The dialect of HDF5 files, if the files do not identify it.
+
+    Returns:
+        The exit code: 0 clean, 2 with findings.
+    """
+    return max(_diagnose(found, dialect) for found in data_sets(url_of(path) or path))
+
+
+def _diagnose(path: str | Path, dialect: str | None) -> int:
+    if is_minari(path):
+        require_no_dialect(path, dialect)
+        from counterpoint.formats.minari.reader import examine_minari, vectors_of  # minari is an optional dependency
+
+        findings = examine_minari(Path(path)) or list(measure(vectors_of(Path(path))).finding(path))
+    else:
+        findings = examine(path, dialect)
+    console = Console()
+    if not findings:
+        console.print(Text(f"{path}: nothing wrong"), soft_wrap=True)
+        return 0
+    console.print(Text(f"{path}: {len(findings)} finding(s)"), soft_wrap=True)
+    for finding in findings[:_SHOWN]:
+        console.print(Text(f"\n{finding.where.removeprefix(f'{path}/')}", style="bold"), soft_wrap=True)
+        table = Table(show_header=False, box=None, padding=(0, 1, 0, 2))
+        for name in ("found", "expected", "hint"):
+            table.add_row(name, Text(getattr(finding, name), overflow="fold"))
+        console.print(table)
+    if len(findings) > _SHOWN:
+        console.print(f"... and {len(findings) - _SHOWN} more")
+    return 2
 
 
 def examine(path: str | Path, dialect: str | None = None) -> list[BadInputError]:

@@ -29,7 +29,7 @@ from counterpoint.flags import Device, Name
 from counterpoint.formats import recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.boundary import first_line, load_arrays, open_image, parsing, read_bytes
-from counterpoint.formats.lerobot.copies import copy_with_images
+from counterpoint.formats.lerobot.additions import copy_with_images
 from counterpoint.formats.lerobot.reader import LeRobotStore
 
 Point = tuple[float, float]

@@ -1,4 +1,4 @@
-"""Mazes as grids of cells, shortest paths in them, and a controller that follows these paths with the PointMaze ball.
+"""Mazes as grids of cells, a controller that drives the PointMaze ball along shortest paths, and mazes in parts.
 
 Cells are (row, column), row 0 at the top (largest y), as in gymnasium-robotics.
 """
@@ -74,7 +74,7 @@ class MazeGrid:
         found, frontier = {source: 0}, deque([source])
         while frontier:
             cell = frontier.popleft()
-            for other in around(cell):
+            for other in _around(cell):
                 if other in allowed and other not in found:
                     found[other] = found[cell] + 1
                     frontier.append(other)
@@ -84,12 +84,12 @@ class MazeGrid:
         """Return, for every cell from which the goal can be reached, the next cell on a shortest path to the goal."""
         distances = self.distances(goal, within)
         return {
-            cell: next(other for other in (cell, *around(cell)) if distances.get(other) == max(steps - 1, 0))
+            cell: next(other for other in (cell, *_around(cell)) if distances.get(other) == max(steps - 1, 0))
             for cell, steps in distances.items()
         }
 
 
-def around(cell: Cell) -> list[Cell]:
+def _around(cell: Cell) -> list[Cell]:
     """Return the four neighbours of a cell."""
     row, column = cell
     return [(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)]
@@ -150,3 +150,78 @@ class WaypointController:
         if cell in self._next[last]:
             return self.grid.centre(self._next[last][cell])
         return np.asarray(self._centres[np.linalg.norm(self._centres - here, axis=1).argmin()])
+
+
+@dataclass(frozen=True)
+class StitchPlan:
+    """A maze divided into parts, each of which overlaps with the next one.
+
+    Attributes:
+        start: The cell from which distances are counted, in the first part.
+        goal: A cell of the last part.
+        parts: Cells of each part, from the start's to the goal's.
+    """
+
+    start: Cell
+    goal: Cell
+    parts: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def starts(self) -> tuple[Cell, ...]:
+        """Cells where evaluation starts: the cells of the first part that no other part contains."""
+        return tuple(cell for cell in self.parts[0] if cell not in self.parts[1])
+
+    @property
+    def goals(self) -> tuple[Cell, ...]:
+        """Cells where evaluation ends: cells of the last part that are not in the previous part and do not touch it.
+
+        So a ball in the overlap is never near the goal.
+        """
+        before = {other for cell in self.parts[-2] for other in (cell, *_around(cell))}
+        return tuple(cell for cell in self.parts[-1] if cell not in before)
+
+
+def plan_stitching(
+    grid: MazeGrid, start: Cell | None = None, goal: Cell | None = None, *, parts: int = 2, overlap: int = 1
+) -> StitchPlan:
+    """Divide a maze into parts of equal length, by the distance in cells from a start.
+
+    A part holds the connected cells around the shortest path from start to goal. Parts that are not neighbours share no
+    cell, so no part contains a whole path from the first part to the last one.
+
+    Args:
+        grid: The maze.
+        start: The cell from which distances are counted; by default the first free cell.
+        goal: The cell where the last part ends; by default the first of the cells farthest from the start.
+        parts: Number of parts.
+        overlap: Number of cells on each side of the cut between two parts that both parts share.
+
+    Raises:
+        BadInputError: If start and goal are not free, connected and far enough apart: every part must have cells that
+            no other part has, and the goal must be at least two cells beyond the last overlap.
+    """
+    where, hint = "stitching", "choose other cells, fewer parts or less overlap"
+    start = grid.free[0] if start is None else start
+    require(start in grid.free, where, f"the start {start}", "a free cell, as (row, column)", hint)
+    distances = grid.distances(start)
+    goal = max(distances, key=lambda cell: (distances[cell], (-cell[0], -cell[1]))) if goal is None else goal
+    require(goal in distances, where, f"the goal {goal}", f"a cell that can be reached from {start}", hint)
+    length, onwards, path = distances[goal], grid.next_cells(goal), [start]
+    while path[-1] != goal:
+        path.append(onwards[path[-1]])
+    cuts = [length * number // parts for number in range(parts)]
+    firsts = [0, *(cut - overlap for cut in cuts[1:])]
+    lasts = [*(cut + overlap for cut in cuts[1:]), max(distances.values())]
+    found = f"{length} cells between start and goal, {parts} parts, and overlaps of {2 * overlap + 1}"
+    expected = (
+        "the start outside the overlaps, cells of each part alone, and the goal two cells beyond the last overlap"
+    )
+    apart = all(after > before + 1 for before, after in zip(lasts, firsts[2:], strict=False))
+    require(firsts[1] >= 1 and apart and length >= lasts[-2] + 2, where, found, expected, hint)
+    bands = [
+        [cell for cell in distances if first <= distances[cell] <= last]
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
+    return StitchPlan(
+        start, goal, tuple(tuple(grid.distances(path[cut], band)) for cut, band in zip(cuts, bands, strict=True))
+    )

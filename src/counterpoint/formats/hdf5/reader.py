@@ -26,7 +26,7 @@ from counterpoint.formats.hdf5.files import (
     scan,
 )
 from counterpoint.formats.hdf5.opening import open_hdf5
-from counterpoint.formats.kinds import hdf5_files
+from counterpoint.formats.recognition import hdf5_files
 
 _OPEN = 64  # maximum number of files held open; LIBERO-90 has 90
 _PART = re.compile(r"train|valid|val|test")  # the word in which masks differ that are to share no demonstration

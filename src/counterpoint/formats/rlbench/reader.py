@@ -29,8 +29,8 @@ from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, stack_images
 from counterpoint.formats.boundary import as_numbers, decode_image, read_bytes
-from counterpoint.formats.kinds import RLBENCH_EPISODE, RLBENCH_NUMBERS, rlbench_episodes
 from counterpoint.formats.pickles import Recorded, load_pickle
+from counterpoint.formats.recognition import RLBENCH_EPISODE, RLBENCH_NUMBERS, rlbench_episodes
 from counterpoint.formats.rlbench.poses import to_action, to_state
 
 ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)

@@ -36,9 +36,9 @@ from counterpoint.formats.base import (
     stack_images,
 )
 from counterpoint.formats.boundary import as_list, as_mapping, as_whole, decode_depth, decode_image, parsing, read_bytes
-from counterpoint.formats.kinds import RLDS_FEATURES, RLDS_INFO, rlds_folder
 from counterpoint.formats.lerobot.layout import NUMBERS, OWN
 from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.recognition import RLDS_FEATURES, RLDS_INFO, rlds_folder
 from counterpoint.formats.rlds.records import HINT, Example, parse_example, read_record, record_spans, values_of
 
 STEPS, OBSERVATION = "steps", "steps/observation/"

@@ -1,4 +1,4 @@
-"""The backbone: a network of another library or of the user, followed by pooling and a linear head."""
+"""Pooled backbones: a network of another library or of the user, followed by pooling and a linear head."""
 
 from __future__ import annotations
 

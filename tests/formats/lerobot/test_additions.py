@@ -10,7 +10,7 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
-from counterpoint.formats.lerobot.copies import copy_with_images
+from counterpoint.formats.lerobot.additions import copy_with_images
 from tests.formats.made import write_lerobot
 
 TABLE = "data/chunk-000/file-000.parquet"

@@ -1,4 +1,4 @@
-"""Declarations of data set formats: the files by which a format is recognised, and the name of its reader."""
+"""Recognition of data sets: the files by which each format is recognised, and the name of its reader."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ WEBDATASET = Format(
     "WebDataset's NAME-000000.tar",
     shards,
     f"{_ROOM}.webdataset:WebDatasetStore",
-    splits=f"{_ROOM}.kinds:shard_splits",
+    splits=f"{_ROOM}.recognition:shard_splits",
     streams=True,
 )
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from counterpoint.encoders import DualEncoder, EncoderConfig
-from counterpoint.rewards import targets
-from counterpoint.rewards.targets import instructions_in_words
+from counterpoint.rewards import instructions
+from counterpoint.rewards.instructions import instructions_in_words
 
 RED, BLUE = "open \N{LARGE RED SQUARE}", "open \N{LARGE BLUE SQUARE}"
 
@@ -54,7 +54,7 @@ def test_pieces_that_the_encoder_does_not_know_are_told_with_a_few_examples() ->
 
 
 def test_of_many_instructions_some_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "_COMPARED", 2)
+    monkeypatch.setattr(instructions, "_COMPARED", 2)
     assert instructions_in_words(Words(), ["a", "ab", "abc"]).startswith("3 instructions, 2 of them compared: ")
 
 

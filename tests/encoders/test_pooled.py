@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders import DualEncoder, EncoderConfig
-from counterpoint.encoders.backbone import Backbone
+from counterpoint.encoders.pooled import Backbone
 from counterpoint.encoders.towers import PACKAGED
 from counterpoint.errors import BadInputError, MissingExtraError
 

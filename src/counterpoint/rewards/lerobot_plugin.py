@@ -23,7 +23,7 @@ from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import MissingExtraError, require
 from counterpoint.objectives.r3m import LanguageReward
-from counterpoint.policies.lerobot import SavedWithProcessors, make_counterpoint_pre_post_processors
+from counterpoint.policies.lerobot_plugin import SavedWithProcessors, make_counterpoint_pre_post_processors
 from counterpoint.rewards.model import STATE, RewardModel
 
 try:

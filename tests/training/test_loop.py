@@ -13,8 +13,8 @@ import torch
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from counterpoint.training.loop import TrainConfig
 from counterpoint.training.run import list_checkpoints, load_checkpoint
+from counterpoint.training.settings import TrainConfig
 from tests.conftest import moving_square_store
 from tests.forkserver import warm
 from tests.training.test_checkpoint import equal
