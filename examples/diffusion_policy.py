@@ -1,13 +1,9 @@
-"""Train a small diffusion policy on demonstrations, and roll it out.
-
-Videos of its episodes are kept. To record demonstrations of Meta-World's reach
-(an hour on two cores):
+"""Train a small diffusion policy on demonstrations, roll it out and film it.
 
     python examples/diffusion_policy.py --out runs/diffusion
-
-On demonstrations of your own robot:
-
     python examples/diffusion_policy.py --data MY_LEROBOT_SET --out RUN
+
+The first records demonstrations of Meta-World's reach (an hour on two cores).
 
 Needs the extras `sim`, `diffusion` and `clip` (timm).
 """
