@@ -25,8 +25,8 @@ from tyro.conf import arg
 
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, import_extra, refused_by_the_system, require
-from counterpoint.flags import Number
 from counterpoint.folder import digests_of, mend, write_part
+from counterpoint.parameter_types import Number
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
 

@@ -31,7 +31,7 @@ from tyro.conf import AvoidSubcommands, arg
 
 from counterpoint.config import FrozenConfig, bad_setting, recipe_names, recipe_title
 from counterpoint.errors import CONTINUES, BadInputError, one_message, require_extras, require_known, suggestion
-from counterpoint.flags import Typed
+from counterpoint.parameter_types import Typed
 
 
 @dataclass(frozen=True)

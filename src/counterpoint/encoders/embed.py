@@ -40,9 +40,9 @@ from counterpoint.encoders.hub import load, saved_digests, saved_kind
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
-from counterpoint.flags import Computes, Model, Name, Names, Number
 from counterpoint.folder import FORMAT, claim, digests_of
 from counterpoint.formats import open_dataset
+from counterpoint.parameter_types import Computes, Model, Name, Names, Number
 from counterpoint.provenance import provenance
 
 ABOUT = "embeddings.json"

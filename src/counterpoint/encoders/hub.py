@@ -26,8 +26,8 @@ from counterpoint.encoders.card import ANY_ID, README, Card, Description, model_
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require, usable_device
 from counterpoint.files import write_atomically
-from counterpoint.flags import Name, PythonOnly
 from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require_format, seal
+from counterpoint.parameter_types import Name, PythonOnly
 from counterpoint.provenance import note_download
 from counterpoint.registry import LazyTable
 

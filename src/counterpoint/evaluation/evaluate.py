@@ -26,9 +26,9 @@ from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require, usable_device
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
-from counterpoint.flags import Decimal, Device, Environment, Model, Number, Typed
 from counterpoint.formats.hdf5.dialects import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.formats.video import encode_video
+from counterpoint.parameter_types import Decimal, Device, Environment, Model, Number, Typed
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.policies.networks import Sampler

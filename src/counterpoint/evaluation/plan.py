@@ -31,7 +31,7 @@ from counterpoint.errors import BadInputError, require, suggestion
 from counterpoint.evaluation.rollout import episode_seed, with_interval
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.files import write_atomically
-from counterpoint.flags import Computes
+from counterpoint.parameter_types import Computes
 from counterpoint.planning.shooting import MPPI, MPPIConfig
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance

@@ -25,7 +25,7 @@ from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, Embedd
 from counterpoint.evaluation.held_out import read_config
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import write_atomically
-from counterpoint.flags import Computes, File, Name
+from counterpoint.parameter_types import Computes, File, Name
 from counterpoint.rewards.curves import MEANING, axis_label
 from counterpoint.rewards.model import RewardModel, embed_text
 from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render

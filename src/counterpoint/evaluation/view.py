@@ -30,9 +30,9 @@ from counterpoint.evaluation.browsed import BrowsedSet
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config
-from counterpoint.flags import Computes, Name
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
+from counterpoint.parameter_types import Computes, Name
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
 from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames, embed_text, gains
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render

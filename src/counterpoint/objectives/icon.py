@@ -51,8 +51,8 @@ from torch.nn import functional
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError, require
-from counterpoint.flags import Listed
 from counterpoint.objectives.base import LossOutput, in_full_precision, require_shapes, unit
+from counterpoint.parameter_types import Listed
 
 LOG_EVERY = 100  # calls between two logs of batches without a qualifying image; reading the count waits for the GPU
 

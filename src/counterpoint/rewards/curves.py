@@ -18,9 +18,9 @@ from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
-from counterpoint.flags import Computes, File, Image, Model, Name, Text
 from counterpoint.formats import open_dataset, read_episode_part
 from counterpoint.formats.video import read_part
+from counterpoint.parameter_types import Computes, File, Image, Model, Name, Text
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state

@@ -46,7 +46,6 @@ from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
 from counterpoint.files import flush, read_object
-from counterpoint.flags import Computes, File, Image, Model, Name, Names, Number, Text
 from counterpoint.folder import claim
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import require_new
@@ -54,6 +53,7 @@ from counterpoint.formats.lerobot.additions import copy_with_feature
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import CHECKED
+from counterpoint.parameter_types import Computes, File, Image, Model, Name, Names, Number, Text
 from counterpoint.provenance import provenance
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import (

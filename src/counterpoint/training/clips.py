@@ -23,9 +23,9 @@ from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
-from counterpoint.flags import Listed
 from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import Objective
+from counterpoint.parameter_types import Listed
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.instructions import instructions_in_words
 from counterpoint.rewards.model import RewardModel

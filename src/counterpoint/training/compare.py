@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.compare import NEEDED, compare_command
-from counterpoint.flags import Computes, Name, Names, PythonOnly
+from counterpoint.parameter_types import Computes, Name, Names, PythonOnly
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 

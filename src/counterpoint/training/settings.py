@@ -8,7 +8,7 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig, free
 from counterpoint.errors import require
-from counterpoint.flags import Listed
+from counterpoint.parameter_types import Listed
 
 
 class LoopConfig(FrozenConfig):

@@ -14,7 +14,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.card import write_results
 from counterpoint.errors import require_extras
 from counterpoint.files import read_object
-from counterpoint.flags import Device, Environment, PythonOnly, Typed
+from counterpoint.parameter_types import Device, Environment, PythonOnly, Typed
 from counterpoint.progress import duration
 from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.loop import fit

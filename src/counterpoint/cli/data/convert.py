@@ -17,7 +17,6 @@ from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.errors import BadInputError, require, require_known
-from counterpoint.flags import Name, Number, Repeated
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import SAMPLE, Column, Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
@@ -26,6 +25,7 @@ from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import has_uneven_rate
 from counterpoint.formats.video_folder import ClipsStore
+from counterpoint.parameter_types import Name, Number, Repeated
 from counterpoint.progress import ProgressBar
 
 _NOTHING = (

@@ -28,7 +28,6 @@ from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import examine_masks
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
-from counterpoint.flags import Name
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import Reader
 from counterpoint.formats.boundary import read_bytes
@@ -41,6 +40,7 @@ from counterpoint.formats.lerobot.words import read_words
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.remote import located, url_of
 from counterpoint.formats.video import probe_video, uneven_rate
+from counterpoint.parameter_types import Name
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
 

@@ -17,7 +17,6 @@ from tyro.conf import Positional, arg
 from counterpoint.cli.data.alignment import alignment_of, measure
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
-from counterpoint.flags import Name
 from counterpoint.formats import open_dataset, recognise, split_names
 from counterpoint.formats.base import Column, Reader
 from counterpoint.formats.hdf5.reader import Hdf5Store
@@ -25,6 +24,7 @@ from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.remote import url_of
+from counterpoint.parameter_types import Name
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown

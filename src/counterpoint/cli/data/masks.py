@@ -25,12 +25,12 @@ from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import as_mask, constant, mask_camera, mask_frames, rgb_cameras
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks
 from counterpoint.errors import BadInputError, MissingExtraError, require, usable_device
-from counterpoint.flags import Device, Name
 from counterpoint.formats import recognise
 from counterpoint.formats.base import require_new
 from counterpoint.formats.boundary import first_line, load_arrays, open_image, parsing, read_bytes
 from counterpoint.formats.lerobot.additions import copy_with_images
 from counterpoint.formats.lerobot.reader import LeRobotStore
+from counterpoint.parameter_types import Device, Name
 
 Point = tuple[float, float]
 """x (column) and y (row) in pixels of the image, from its top left corner."""

@@ -29,7 +29,7 @@ from counterpoint.envs.goal.tasks import FAMILIES, PREFIX, OGBenchGoals, Raw, ta
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
-from counterpoint.flags import Listed
+from counterpoint.parameter_types import Listed
 
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
