@@ -98,9 +98,12 @@ def test_convert_keeps_splits_vectors_success_and_lossless_cameras(tmp_path: Pat
         np.testing.assert_array_equal(after.state(number), before.state(number))
 
 
-def test_convert_names_the_task_of_episodes_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("nothing", ["None", pytest.param("", marks=pytest.mark.slow)])
+def test_convert_names_the_task_of_episodes_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nothing: str
+) -> None:
     source = write_v30(
-        tmp_path / "set", [made_episode(n, sizes={}, instruction=text) for n, text in enumerate(("", "lift"))]
+        tmp_path / "set", [made_episode(n, sizes={}, instruction=text) for n, text in enumerate((nothing, "lift"))]
     )
     unnamed = convert(source, tmp_path / "unnamed")
     assert "1 of 2 episodes have no instruction: give one with --instruction TEXT" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from counterpoint.cli.data.info import DataSet, further_columns, splits_in_words, unread_parts
+from counterpoint.cli.data.info import DataSet, further_columns, says_nothing, splits_in_words, unread_parts
 from counterpoint.data.episode import Array, Episode, task_of
 from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
@@ -69,7 +69,7 @@ def convert(
         dialect: The dialect of HDF5 files, if the files do not identify it.
         instruction_key: Key of the instructions to write, if the data record several per episode (`counterpoint data
             info` lists the keys); by default the first instruction that is not empty.
-        instruction: The instruction of the episodes that have none, such as "push the T onto its mark".
+        instruction: The instruction of the episodes that have none, or only a placeholder such as "none".
         retime: Write frame_index / fps instead of stored timestamps that jitter, and print how far they moved. This
             raises an error if a frame is missing.
         drop: A column or a depth camera to leave out; may be given several times.
@@ -82,7 +82,7 @@ def convert(
     require(instruction_key != SAMPLE, "--instruction-key", repr(SAMPLE), "the key of one instruction to write", hint)
     store = open_dataset(path, dialect=dialect, instruction_key=instruction_key)
     columns, depth = _kept(path, store, drop)
-    nameless = sum(not info.instruction.strip() for info in store.episodes)
+    nameless = sum(says_nothing(info.instruction) for info in store.episodes)
     if instruction is not None:
         found, expected = f"{instruction!r} for {nameless} episodes without an instruction", "a text, and such episodes"
         require(instruction.strip() and nameless, "--instruction", found, expected, "leave --instruction out")
@@ -256,7 +256,8 @@ def _episode(
     segments = {int(np.searchsorted(steps, first)): words for first, words in info.segments}  # the last at each step
     parts = tuple((first, words) for first, words in segments.items() if first < len(steps))
     known |= {"success": info.success if judged else None, "segments": parts, "depth": distances}
-    return Episode(frames, info.instruction if info.instruction.strip() else instruction, **known), steps
+    named = instruction if says_nothing(info.instruction) and instruction else info.instruction
+    return Episode(frames, named, **known), steps
 
 
 def _distances(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:

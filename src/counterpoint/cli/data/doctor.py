@@ -22,7 +22,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from counterpoint.cli.data.alignment import alignment_of, measure
-from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect
+from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect, says_nothing
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
 from counterpoint.data.robot_masks import examine_masks
@@ -137,7 +137,7 @@ def _examine_tables(path: Path, dialect: str | None = None) -> tuple[list[BadInp
 
 def _without_words(path: Path, store: EpisodeStore) -> Iterator[BadInputError]:
     """Yield episodes without an instruction, in data whose other episodes have one or whose format records them."""
-    empty = [number for number, info in enumerate(store.episodes) if not info.instruction.strip()]
+    empty = [number for number, info in enumerate(store.episodes) if says_nothing(info.instruction)]
     recorded = isinstance(store, Reader) and store.instructions
     if empty and (recorded or len(empty) < len(store.episodes)):
         yield _nameless(path, path, empty, len(store.episodes))
@@ -277,7 +277,7 @@ def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Itera
     if unnamed:
         found = f"{len(unnamed)} files that meta/ does not name, the first {unnamed[0].relative_to(root)}"
         yield BadInputError(root / "data", found, "the files of the listed episodes alone", _UNLISTED)
-    nameless = [at.number for at in locations if not any(task.strip() for task in at.tasks)]
+    nameless = [at.number for at in locations if all(map(says_nothing, at.tasks))]
     if nameless:
         yield _nameless(root / "meta", root, nameless, len(locations))
 

@@ -149,6 +149,11 @@ def _wording(counts: Counter[str]) -> str:
     return said
 
 
+def says_nothing(instruction: str) -> bool:
+    """Return whether an instruction is empty, or a placeholder such as "none"."""
+    return instruction.strip().casefold() in {"", *_VOID}
+
+
 def require_no_dialect(path: str | Path, dialect: str | None) -> None:
     """Raise a `BadInputError` if a dialect is given for Minari data."""
     require(dialect is None, "--dialect", repr(dialect), f"none for {path}: Minari has no dialects", "leave it out")
