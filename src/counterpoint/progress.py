@@ -114,8 +114,8 @@ class ProgressBar:
     def _measured(self) -> tuple[float, int]:
         """Return the seconds and the units that give the rate.
 
-        The first advance includes the time in which everything starts, so it is left out while the work goes on, once
-        enough units have followed it.
+        The first advance includes the time in which everything starts. It is left out as soon as enough units have
+        followed it, until the work is done.
         """
         spent, counted = self._advanced - self._start, self._done - self._first
         units, seconds = self._begun or (0, 0.0)

@@ -26,9 +26,9 @@ class Read:
     Attributes:
         source: `frames`, `masks` (the robot in each image), or a vector that the store has.
         at: Name of the index's draw, which gives the steps to read.
-        stack: S, the number of frames per observation. The tensor is [..., C S, H, W, 3], with the S frames of the
-            first of C cameras first. Before the episode's start, its first frame is repeated. 0 reads single frames,
-            without the axis C S.
+        stack: S, the number of frames per observation. The tensor is [..., C S, H, W, 3]: the S frames of the first
+            camera, then those of the next, for C cameras. Before the episode's start, its first frame is repeated. 0
+            reads single frames, without the axis C S.
     """
 
     source: str

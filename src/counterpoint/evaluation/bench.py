@@ -1,4 +1,4 @@
-"""The bench of rewards: computes rewards on the same videos in several ways, and numbers on shared bootstrap samples.
+"""The bench of rewards: rewards on the same videos and changed copies of them, and metrics with bootstrap intervals.
 
 A reward gives a curve over a video. The curve is computed for the video as recorded, and for inputs that should change
 it: the frames in reverse order, in random order, one frame repeated, and only the first, middle or last frame. Thorough

@@ -240,7 +240,7 @@ def _rate(times: Integers) -> float:
 
 
 def _topics(file: Path, root: Path) -> _Topics:
-    """Return the nearest `topics.json`, or an empty one."""
+    """Return the content of `topics.json`, from the recording's folder or else from `root`; empty without that file."""
     path = next((each for each in (file.parent / ROS_TOPICS, root / ROS_TOPICS) if each.is_file()), None)
     if path is None:
         return _Topics(file.parent / ROS_TOPICS)
