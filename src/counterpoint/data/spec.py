@@ -168,7 +168,7 @@ class Spec:
         return replace(self, reads=_without(self.reads, key) | ({key: read} if read else {}))
 
     def on_features(self, rows: int) -> Spec:
-        """Return a copy that reads `features` instead of `frames`; one of their `rows` is drawn per sample."""
+        """Return a copy that reads `features` instead of `frames`; one of `rows` feature rows is drawn per sample."""
         read = self.reads["frames"]
         kept = {key: draw for key, draw in self.transforms.items() if not key.startswith("frames.")}
         kept |= {"features.row": Row(rows)} if rows > 1 else {}

@@ -48,8 +48,8 @@ CARDS = (
 )
 """Numbers for the top of the page, which shows the first four that are defined."""
 READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
-"""Reward forms that any encoder of frames and instructions has. If a run was trained for one, the page has a row for
-each."""
+"""Reward forms that any encoder of frames and instructions has. If a run was trained for one of these forms, the page
+has a row for each form."""
 
 
 class WatchedReward(EncoderReward):
@@ -93,8 +93,8 @@ def write_report(
         max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
         device: The device that computes, such as cuda.
-        dialect: The dialect of HDF5 files, if the files do not identify it; by default that of the run's data, if these
-            are the files.
+        dialect: The dialect of HDF5 files, if the files do not identify it; by default as in training, for the run's
+            own data.
 
     Returns:
         The page.

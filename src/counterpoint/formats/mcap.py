@@ -111,7 +111,7 @@ class _Topics:
 
 @dataclass
 class _Track:
-    """The contents of a topic: its type, the time and place of each message, and the numbers if these are vectors."""
+    """The contents of a topic: its type, the time and place of each message, and the numbers of vectors."""
 
     kind: str
     schema: Any
@@ -134,7 +134,7 @@ class _Bag:
         vectors: State and actions, float64 [T, n]; left out if they have no topic.
         labels: The names of the numbers in `vectors`.
         instruction: The task in words.
-        late: The largest time in seconds by which a message is older than the image of its step, and its topic.
+        late: The largest age of a message when the image of its step was recorded, in seconds, and the message's topic.
         skipped: Number of images before the first message of another topic.
         unread: Topics of images and vectors that are not read -> the encoding or the type.
     """
@@ -172,7 +172,8 @@ class McapStore(Reader):
             is raised.
 
     Raises:
-        BadInputError: When a file is damaged, lacks a topic, or differs from the first in cameras or names of joints.
+        BadInputError: When a file is damaged, lacks a topic, or differs from the first file in cameras or names of
+            joints.
         MissingExtraError: When `mcap-ros2-support` is not installed.
     """
 
@@ -284,7 +285,7 @@ class _Bounded:
 
 
 def _groups(file: Any) -> Iterator[tuple[int, list[Any]]]:
-    """Yield, from the file's position on, each record, or all records of a chunk, with the byte at which they begin."""
+    """Yield each record after the file's position, or all records of a chunk, with the byte at which they begin."""
     library = import_extra("mcap.stream_reader", "mcap")
     start = file.tell()
     stream = library.StreamReader(
