@@ -40,7 +40,7 @@ class Command:
 
     Attributes:
         work: The function, as "module:function".
-        continues: True if repeating the same command continues an interrupted one.
+        continues: True if repeating the same command continues an interrupted run.
         needs: Optional modules that are checked before the work, each with the extra that installs it.
         says: A function that takes a written path and returns the text to print next to it.
     """

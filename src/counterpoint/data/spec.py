@@ -101,7 +101,8 @@ class Spec:
         """Return the spec of anchors with observations and actions around them.
 
         Args:
-            offsets: Observations at t + offset; `Anchors` describes the arguments that it shares with this method.
+            offsets: Observations at t + offset; see `Anchors`, also for `near`, `actions`, `first_action` and
+                `past_end`.
             actions: K, the number of actions.
             near: Negatives around the last observation, appended to `frames`.
             stack: S, frames per observation.

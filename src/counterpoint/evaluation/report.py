@@ -37,7 +37,8 @@ FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
 MOST_CHARTS = 6
 TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
-"""Number of videos on the page, images per video, and their longer side in pixels; in all about three megabytes."""
+"""Number of videos on the page, images per video, and longer side of an image in pixels; in all about three
+megabytes."""
 CARDS = (
     ("accuracy", RECORDED, "right instruction first, whole videos"),
     ("accuracy", RANDOM, "right instruction first, random segments"),

@@ -118,7 +118,7 @@ class _Track:
     times: list[int] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)  # byte in the file, number in the chunk at it
     numbers: list[Labelled] = field(default_factory=list)
-    coding: str = ""  # of the first image
+    coding: str = ""  # encoding of the first image
 
 
 @dataclass(frozen=True)

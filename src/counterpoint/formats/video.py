@@ -289,7 +289,7 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
             fps = len(times) / (elapsed[-1] + last)
         elif (
             step > 0 and abs(elapsed[-1] * fps - len(times) + 1) > 0.5
-        ):  # the header contradicts the times, or is silent
+        ):  # the header gives no rate, or a rate that contradicts the times
             fps = 1 / step
         info = VideoInfo(len(shown), float(fps), height, width, variable)
         key_times = np.array([dts for _, dts in keys], dtype=np.int64)
