@@ -18,8 +18,8 @@ from rich.text import Text
 LONG = 600.0
 """Work that will take more than this number of seconds prints an estimate of its duration."""
 _BAR = 10  # columns of the bar
-_TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after either, the rate is taken as known
-_ENOUGH = 4  # the rate needs more than this number of times the units of the first advance
+_TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after this many units or seconds, the rate is taken as known
+_ENOUGH = 4  # the first advance leaves the rate after more than this many times its units
 _open: list[ProgressBar] = []
 """The bars that are shown, from the outermost to the innermost."""
 
@@ -27,7 +27,7 @@ _open: list[ProgressBar] = []
 class ProgressBar:
     """A progress bar that counts from `done` to `total`; a context manager.
 
-    While another bar is open, this one is shown as that bar's note, such as an evaluation while training.
+    While another bar is open, this bar is shown at the end of that bar's line, as for an evaluation during training.
 
     Args:
         title: The work, in a word or two.
@@ -55,9 +55,9 @@ class ProgressBar:
         self._title, self._total, self._unit, self._every = title, total, unit, every
         self._drawn, self._lines = shown and self.console.is_terminal, shown and not self.console.is_terminal
         self._first, self._done, self._note = done, done, ""
-        self._around: ProgressBar | None = None  # the bar whose note this one is, and the note that it had before
+        self._around: ProgressBar | None = None  # the outer bar; `_noted` is its note from before this bar
         self._noted = ""
-        self._begun: tuple[int, float] | None = None  # units and seconds of the first advance, which starts everything
+        self._begun: tuple[int, float] | None = None  # units and seconds of the first advance
         self._shorten = shorten if shown else ""
         self._start = self._advanced = self._said = time.monotonic()
         self._written = (-1, "")
@@ -114,8 +114,8 @@ class ProgressBar:
     def _measured(self) -> tuple[float, int]:
         """Return the seconds and the units that give the rate.
 
-        The first advance includes the time in which everything starts, so it is left out while the work goes on, once
-        enough units have followed it.
+        The first advance includes the time in which everything starts. It is left out as soon as enough units have
+        followed it, until the work is done.
         """
         spent, counted = self._advanced - self._start, self._done - self._first
         units, seconds = self._begun or (0, 0.0)
@@ -155,7 +155,7 @@ class ProgressBar:
 
 
 def _rate(rate: float, unit: str) -> str:
-    """Return the units per second as text; the seconds per unit if the rate is below one per second."""
+    """Return the units per second as text, or the seconds per unit if the rate is below one per second."""
     return f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s/{unit.split()[-1].removesuffix('s')}"
 
 

@@ -1,6 +1,6 @@
 """The command line: a table of commands, each a function of the package that is imported only when it runs.
 
-A command's parameters, defaults and help are those of its function. Bad input ends with one message and exit code 2.
+A command takes its parameters, defaults and help from its function. Bad input ends with one message and exit code 2.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Command:
 
     Attributes:
         work: The function, as "module:function".
-        continues: True if repeating the same command continues an interrupted one.
+        continues: True if repeating the same command continues an interrupted run.
         needs: Optional modules that are checked before the work, each with the extra that installs it.
         says: A function that takes a written path and returns the text to print next to it.
     """
@@ -194,7 +194,7 @@ def _called(command: Command, arguments: Mapping[str, Any]) -> Any:
 
 
 def _train(command: Command, name: str, arguments: Sequence[str]) -> None:
-    """Train a recipe; its keys are options in addition to those of `train`."""
+    """Train a recipe; the recipe's keys are options in addition to the options of `train`."""
     from counterpoint.training.recipe import load_recipe
 
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the recipe's keys depend on these options
@@ -234,7 +234,7 @@ def signature_of(target: str, **types: tuple[Any, Any]) -> Callable[..., dict[st
 
     Args:
         target: The function; its annotations are built-in types, imported types, or aliases assigned in a module.
-        types: Types and defaults that replace those of the parameters with these names.
+        types: Types and defaults to use instead, by the name of the parameter.
     """
     module, node = target.partition(":")[0], _definition(target)
     parameters = []
@@ -379,7 +379,7 @@ def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
 
 
 class _Printed(io.StringIO):
-    """Text for standard output; tyro asks it for what that can show."""
+    """A buffer for tyro's output, with the encoding of standard output; a terminal if standard output is one."""
 
     encoding = getattr(sys.__stdout__, "encoding", "utf-8")
 
@@ -391,7 +391,7 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 def _fitting(line: str, width: int) -> str:
-    """Return a line of tyro's help in lines that fit the terminal, which would break words elsewhere."""
+    """Return a line of tyro's help wrapped to the terminal's width, since the terminal would break words."""
     plain = _COLOUR.sub("", line)
     if len(plain) <= width:
         return line

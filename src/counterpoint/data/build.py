@@ -199,7 +199,7 @@ class _File:
         return found
 
     def _append(self, data: bytes, place: int, steps: int, digests: list[bytes]) -> int:
-        """Write `steps` steps, add one digest for every `rows` of them to `digests`, and return `steps`."""
+        """Write `steps` steps, add one digest per block of steps to `digests`, and return `steps`."""
         size, rows = self._kind.step_bytes, self._kind.rows
         _write_at(self.descriptors[0], data[: steps * size], place * size)
         for first in range(0, steps, rows):

@@ -37,7 +37,8 @@ class EpisodeInfo:
         fps: Frames a second.
         success: True when the episode succeeded; `None` where the source does not say.
         segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is only one task.
-        wordings: Texts of the same task; each sample of a batch draws one of them. If empty, it has `instruction`.
+        wordings: Texts of the same task; each sample of a batch draws one of them, or has `instruction` if there are
+            none.
     """
 
     length: int

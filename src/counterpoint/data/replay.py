@@ -282,7 +282,7 @@ class ReplayBuffer(EpisodeStore):
         return bool(rewards.size) and bool((rewards != rewards[0]).any())
 
     def cursor(self) -> dict[str, Any]:
-        """Return the state of the buffer without its rows, as JSON values; sampling depends on both."""
+        """Return the state of the buffer without its rows, as JSON values; sampling depends on state and rows."""
         return {"head": self._head, "episodes": dict(zip(FIELDS, self._episodes.tolist(), strict=True))}
 
     def restore(self, cursor: dict[str, Any]) -> None:

@@ -26,9 +26,9 @@ class Read:
     Attributes:
         source: `frames`, `masks` (the robot in each image), or a vector that the store has.
         at: Name of the index's draw, which gives the steps to read.
-        stack: S, the number of frames per observation. The tensor is [..., C S, H, W, 3], with the S frames of the
-            first of C cameras first. Before the episode's start, its first frame is repeated. 0 reads single frames,
-            without the axis C S.
+        stack: S, the number of frames per observation. The tensor is [..., C S, H, W, 3]: the S frames of the first
+            camera, then those of the next, for C cameras. Before the episode's start, its first frame is repeated. 0
+            reads single frames, without the axis C S.
     """
 
     source: str
@@ -101,7 +101,8 @@ class Spec:
         """Return the spec of anchors with observations and actions around them.
 
         Args:
-            offsets: Observations at t + offset; `Anchors` describes the arguments that it shares with this method.
+            offsets: Observations at t + offset; see `Anchors`, also for `near`, `actions`, `first_action` and
+                `past_end`.
             actions: K, the number of actions.
             near: Negatives around the last observation, appended to `frames`.
             stack: S, frames per observation.
@@ -168,7 +169,7 @@ class Spec:
         return replace(self, reads=_without(self.reads, key) | ({key: read} if read else {}))
 
     def on_features(self, rows: int) -> Spec:
-        """Return a copy that reads `features` instead of `frames`; one of their `rows` is drawn per sample."""
+        """Return a copy that reads `features` instead of `frames`; one of `rows` feature rows is drawn per sample."""
         read = self.reads["frames"]
         kept = {key: draw for key, draw in self.transforms.items() if not key.startswith("frames.")}
         kept |= {"features.row": Row(rows)} if rows > 1 else {}

@@ -35,8 +35,7 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
         store: The training episodes, without any held-out episode.
 
     Raises:
-        BadInputError: When an episode has no actions, or their dimensions differ from those of the first episode of its
-            domain.
+        BadInputError: When an episode has no actions, or other action dimensions than the first episode of its domain.
     """
     actions, tasks = store.column("actions"), task_numbers(store)
     own, task_of = action_mask(store, actions.shape[1]), np.repeat(tasks, store.lengths)

@@ -34,7 +34,7 @@ class EpisodeStore:
         episodes: Descriptions of the episodes, in order, read without decoding anything.
         cameras: Names of the colour cameras; the first is the default.
         depth_cameras: Names of the depth cameras, whose images are read by `depth`; the first is the default.
-        version: For a store that grows, a number that changes whenever its episodes do.
+        version: For a store that grows, a number that changes whenever its episodes change.
     """
 
     episodes: Sequence[EpisodeInfo]
@@ -112,7 +112,7 @@ class EpisodeStore:
         """Return the vectors named `source` of all steps of all episodes, concatenated; the array is kept in memory.
 
         Raises:
-            BadInputError: When an episode lacks the vector, or its dimensions differ from those of episode 0.
+            BadInputError: When an episode lacks the vector, or the vector has other dimensions than in episode 0.
         """
         if source not in self._columns:
             parts = [getattr(self, source)(episode) for episode in range(len(self.episodes))]
@@ -184,7 +184,7 @@ def camera_names(
         camera: The user's choice.
         store: The store.
         count: Number of cameras that an encoder needs, 0 for none. If `camera` is `None`, the first `count` are taken.
-        known: The cameras to choose from; by default all of the store.
+        known: The cameras to choose from; by default all cameras of the store.
 
     Raises:
         BadInputError: When the store has no images, a camera is unknown, measures depth or is named twice, or the

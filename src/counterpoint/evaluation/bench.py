@@ -1,4 +1,4 @@
-"""The bench of rewards: computes rewards on the same videos in several ways, and numbers on shared bootstrap samples.
+"""The bench of rewards: rewards on the same videos and changed copies of them, and metrics with bootstrap intervals.
 
 A reward gives a curve over a video. The curve is computed for the video as recorded, and for inputs that should change
 it: the frames in reverse order, in random order, one frame repeated, and only the first, middle or last frame. Thorough
@@ -93,7 +93,7 @@ def ask(
     paraphrases: Mapping[str, Sequence[str]] | None = None,
     features: Mapping[str, EpisodeStore] | None = None,
 ) -> list[Answered]:
-    """Compute every reward on every video and its changed inputs; each video is decoded once.
+    """Compute every reward on every video, as recorded and changed; each video is decoded once.
 
     Args:
         rewards: The rewards.
@@ -160,7 +160,7 @@ def _gathered(videos: Sequence[_Said]) -> Answered:
 def _answers(
     curves: Curves, length: int, own: int, instructions: Sequence[str], key: tuple[int, int]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return, for every input, the last values, the first half's last values, and the correlations with time."""
+    """Return the values of the fields of `Answers` for one video, keyed by the name of the input."""
     found: dict[str, tuple[Any, ...]] = {}
     half = max(1, length // 2)
     for name in INPUTS:
@@ -280,7 +280,7 @@ class Bench:
     def numbers(
         self, answered: Answered, name: str, validation: tuple[Array, NDArray[np.bool_]] | None, *, progress: bool
     ) -> dict[str, Drawn]:
-        """Return every number that is defined for one input; `validation`: scores and successes that fix thresholds."""
+        """Return every number defined for one input; the scores and successes in `validation` fix thresholds."""
         answers = answered.inputs[name]
         means = {"voc": answers.voc, "voc_pearson": answers.pearson, "voc_kendall": answers.kendall}
         if name != WRONG and answers.ends.shape[1] > 1:
@@ -345,7 +345,7 @@ class Bench:
     def _passed(
         self, scores: Array, positive: NDArray[np.bool_], validation: tuple[Array, NDArray[np.bool_]] | None
     ) -> NDArray[np.bool_]:
-        """Return True for items that reach a threshold; it is fixed on validation items, or on the other half."""
+        """Return True for items that reach a threshold, fixed on validation items or the other half of the videos."""
         if validation is not None:
             return np.asarray(scores >= _threshold(*validation))
         fold = self.fold[self.items[:, 0]]
@@ -365,7 +365,7 @@ def bench_of(store: EpisodeStore, instructions: Sequence[str], seed: int) -> Ben
 
 
 def over_seeds(seeds: Sequence[Numbers]) -> dict[str, Drawn]:
-    """Return the mean over training seeds of the numbers that every seed has."""
+    """Return the mean over training seeds of each number that every seed has."""
     names = [name for name in seeds[0] if all(name in one for one in seeds)]
     return {name: Drawn(np.mean([one[name].values for one in seeds], axis=0), seeds[0][name].n) for name in names}
 

@@ -22,7 +22,7 @@ class BrowsedSet:
     Args:
         path: The data set.
         configs: The configurations of the runs that were trained on it.
-        dialect: The dialect of HDF5 files; by default that of the runs.
+        dialect: The dialect of HDF5 files; by default as in the runs.
 
     Attributes:
         store: The whole data set.
@@ -65,7 +65,7 @@ class BrowsedSet:
             return self._numbers[split]
 
     def matching(self, find: str, success: str, split: str) -> list[int]:
-        """Return the numbers of a split's episodes with `find` in their instruction, and this `success`.
+        """Return the numbers of a split's episodes that have `find` in the instruction and the outcome `success`.
 
         Empty strings match all episodes.
 

@@ -4,7 +4,7 @@
 
 A reward should distinguish instructions better than a classifier that only recognises the scene. This control
 (`scene_rewards`) is a logistic regression that predicts an episode's instruction from its first, middle or last frame.
-Its inputs are the features of the backbone if that is frozen, and otherwise the encoder's embeddings.
+The classifier reads the features of a frozen backbone, or else the encoder's embeddings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 NEEDED = dict.fromkeys(("jinja2", "matplotlib", "scipy", "sklearn"), "report")
 """Modules that a comparison and its page import, each with its extra; a missing one is reported before any work."""
 GOALS = 4
-"""Number of training episodes per instruction whose last frames are its goals, for encoders without language."""
+"""Number of training episodes per instruction whose last frames serve as goals, for encoders without language."""
 MOST_COLUMNS = 20
 """Maximum number of instructions in a heat map."""
 
@@ -61,7 +61,7 @@ def compare_command(
     device: str = "cpu",
     dialect: str | None = None,
 ) -> Path:
-    """Compare rewards on the episodes of a data set that none of them was trained on; return the page.
+    """Compare rewards on the episodes of a data set that no reward was trained on; return the page.
 
     Every reward's main number, with its interval, is printed. Thresholds are fixed on the split `val`, if another split
     is compared.
@@ -72,7 +72,7 @@ def compare_command(
         data: The data set.
         out: The folder to write.
         split: Name of the split; by default `test`, or `val` if there is no `test`.
-        cameras: The cameras; by default those that the runs were trained on, if they agree, otherwise the first.
+        cameras: The cameras; by default the cameras of the runs if all runs have the same, otherwise the first camera.
         max_videos: Maximum number of videos; larger sets are sampled at random.
         max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
@@ -116,17 +116,17 @@ def compare_unseen(
     dialect: str | None = None,
     **options: Any,
 ) -> Compared:
-    """Compare opened rewards on episodes that none of them was trained on.
+    """Compare opened rewards on episodes that no reward was trained on.
 
     Args:
         rewards: For each name, one reward, or a list with one reward per training seed.
         configs: For each name, the configurations of its runs; rewards that are not runs have none.
         data: The data set.
         split: Name of the split.
-        cameras: The cameras; by default those that the runs were trained on, if they agree, otherwise the first.
+        cameras: The cameras; by default the cameras of the runs if all runs have the same, otherwise the first camera.
         max_videos: Maximum number of videos.
         seed: Random seed.
-        dialect: The dialect of HDF5 files; by default that of the runs that were trained on the data set.
+        dialect: The dialect of HDF5 files; by default as in the runs that were trained on the data set.
         options: Further options of `compare`.
     """
     flat = [config for found in configs.values() for config in found]
@@ -175,7 +175,7 @@ def compare_unseen(
 def _appoint_judges(
     reward: EncoderReward, config: Mapping[str, Any], judged: Sequence[int]
 ) -> list[tuple[EncoderReward, Mapping[str, Any]]]:
-    """Assign to each compared episode the run's judge that did not learn from it; return judges and settings.
+    """Choose for each compared episode the run's judge that was not trained on it; return judges and settings.
 
     Judges are the models of cross-fitting: each was trained without one part of the episodes.
 
@@ -204,7 +204,7 @@ def _device(reward: EncoderReward) -> str:
 
 
 def _read_judges(reading: Reward, runs: Sequence[EncoderReward]) -> None:
-    """Assign the run's judges to another reward form of the run's encoder; the judges use that form too."""
+    """Give the run's judges to another reward form of the run's encoder; the judges then score in this form."""
     for run in runs:
         if isinstance(reading, EncoderReward) and reading.model.encoder is run.model.encoder:
             judges = {id(one): one for one in run.judges.values() if isinstance(one, EncoderReward)}

@@ -35,7 +35,7 @@ class Row:
         name: The reward's name.
         control: True for controls: the ramp, the constant, random weights, linear classifiers of one frame and other
             reward forms.
-        seeds: Number of training seeds; the numbers are means over them.
+        seeds: Number of training seeds; each number is a mean over the seeds.
         trained_on_these: True if the reward was trained on the compared videos.
         verdict: A sentence about the reward's accuracy.
         inputs: Numbers, keyed by input and then by name in `definitions.REWARD`; undefined numbers are left out.
@@ -325,7 +325,7 @@ def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_o
 
 
 def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Estimate], *, held_out: bool = True) -> str:
-    """Return a sentence on whether a reward distinguishes instructions, and does so better than from the scene only.
+    """Return a sentence that says if a reward distinguishes instructions, and if it beats classifiers of one frame.
 
     Args:
         accuracy: Share of videos that score highest under their instruction.

@@ -1,7 +1,7 @@
 """Every number that the bench of rewards returns, defined once: title, formula, chance level and better direction.
 
 The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from this module.
-`docs/methods/metrics.md` repeats this table and adds the limits of each number; a test checks that both agree.
+`docs/methods/metrics.md` repeats these definitions and adds limits; a test checks that page and module agree.
 """
 
 from __future__ import annotations

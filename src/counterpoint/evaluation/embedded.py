@@ -53,7 +53,7 @@ class EmbeddedVideos:
         return np.stack([video[at] for video, at in zip(self.videos, each, strict=True)])
 
     def side_by_side(self) -> EmbeddedVideos:
-        """Return embeddings concatenated over cameras, [T, C * D]; those of texts are repeated C times, [L, C * D]."""
+        """Return frames' embeddings joined over cameras, [T, C * D], and texts' repeated C times, [L, C * D]."""
         wide = tuple(video.reshape(len(video), -1) for video in self.videos)
         return replace(self, videos=wide, text=np.tile(self.text, wide[0].shape[1] // self.text.shape[1]))
 
@@ -73,7 +73,7 @@ def embed_store(
         encoder: The encoder.
         store: Held-out episodes with frames, or with features of the encoder's frozen backbone. Each has an instruction
             and at least two steps.
-        instructions: The L candidate instructions; by default those of the store, in order of appearance.
+        instructions: The L candidate instructions; by default the store's instructions, in order of appearance.
         cameras: The camera, by default the store's first; with several, scores are the mean over cameras (late fusion).
         max_frames: Maximum number of frames of an episode, evenly spread.
         batch_size: Number of frames encoded at once.

@@ -39,7 +39,7 @@ RATES = {"metaworld": CONTROL_HZ, "libero": ROBOSUITE_HZ, "robomimic": ROBOSUITE
 """Actions per second of suites. dm_control is left out: its rates differ between tasks, and DrQ-v2's replays do not
 record them."""
 RATE_ROUNDING = 0.5
-"""Maximum difference of two equal rates, in actions per second: data sets store whole frames per second."""
+"""Rates that differ by at most this many actions per second count as equal: data sets store whole frames per second."""
 UNTIL_SOLVED = ("robosuite", "rlbench")
 """Suites whose episodes end when the task is solved. In other suites they continue, so that returns are comparable."""
 
@@ -144,7 +144,7 @@ def evaluate(
 
 
 def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes an agent's environment, the number that it can make, and a description."""
+    """Return a function that makes an agent's environment, how many it can make, and the environment's settings."""
     tree, base, most = dict(saved.env or {}), None, 10**6
     if isinstance(env, str):
         expected = "a goal environment, such as FetchReach-v4, since this run is an agent"
@@ -177,7 +177,7 @@ def task_maker(policy: EncodedPolicy, env: str) -> tuple[Maker, bool]:
 
 
 def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes a policy's environment, the number that it can make, and the environment's name."""
+    """Return a function that makes a policy's environment, how many it can make, and the environment's name."""
     require(env is not None, run, "no environment", "SUITE/TASK", "name one, such as --env metaworld/bin-picking")
     assert env is not None
     if not isinstance(env, str):

@@ -54,11 +54,11 @@ def open_unseen(
     seed: int,
     dialect: str | None = None,
 ) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
-    """Open the recorded episodes with instructions of a data set that runs were not trained on.
+    """Open episodes of a data set that runs were not trained on; episodes without an instruction are left out.
 
-    If the data set has a suitable split, the episodes are that split. Otherwise, they are the episodes that every run
-    on these data held out, or, with cross-fitting, that one of its judges did not learn from. Without such runs, they
-    are all episodes. For runs that were trained on segments (`data.segments`), segments are returned.
+    The episodes are a split, if the data set has a suitable one. Otherwise they are the episodes that every run on
+    these data held out; a run with cross-fitting counts the episodes that its judges score. Without such runs, they are
+    all episodes. For runs that were trained on segments (`data.segments`), segments are returned.
 
     Args:
         configs: The runs' configurations.
@@ -66,7 +66,7 @@ def open_unseen(
         split: Name of the split; by default the first of `test`, `val` and `validation`.
         most: Maximum number of episodes; larger sets are sampled at random.
         seed: Random seed of that sample.
-        dialect: The dialect of HDF5 files; by default that of the runs that were trained on the data set.
+        dialect: The dialect of HDF5 files; by default as in the runs that were trained on the data set.
 
     Returns:
         The episodes, facts about them, and for each run True if it was trained on them. With cross-fitting, the facts

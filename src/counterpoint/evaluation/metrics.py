@@ -41,7 +41,7 @@ def value_time_correlation(values: Float[Array, "*L T"]) -> Any:
     """Return Pearson's r between curves and time, 0 for a constant curve; Robometer's code reports it as VOC.
 
     Like VOC (`value_order_correlation`), it does not depend on the video's content. A curve with a single jump at its
-    end scores far lower than it does in VOC.
+    end gets a far lower r than VOC.
     """
     return _with_time(np.where(_constant(values)[..., None], 0.0, values))
 
@@ -70,7 +70,8 @@ def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> B
     """Return True for each video that scores strictly highest under its instruction; a tie counts as False.
 
     The mean of these flags is the matched accuracy, with chance 1/L. Since ties count as False, an encoder that maps
-    everything to one point scores 0. If ties went to the first instruction, it would score the share of its videos.
+    everything to one point scores 0. If ties counted for the first instruction, it would score the share of that
+    instruction's videos.
     """
     rows = np.arange(len(scores))
     others = scores.copy()

@@ -37,7 +37,8 @@ FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
 MOST_CHARTS = 6
 TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
-"""Number of videos on the page, images per video, and their longer side in pixels; in all about three megabytes."""
+"""Number of videos on the page, images per video, and longer side of an image in pixels; in all about three
+megabytes."""
 CARDS = (
     ("accuracy", RECORDED, "right instruction first, whole videos"),
     ("accuracy", RANDOM, "right instruction first, random segments"),
@@ -48,8 +49,8 @@ CARDS = (
 )
 """Numbers for the top of the page, which shows the first four that are defined."""
 READINGS: tuple[RewardForm, ...] = ("potential", "similarity", "transition")
-"""Reward forms that any encoder of frames and instructions has. If a run was trained for one, the page has a row for
-each."""
+"""Reward forms that any encoder of frames and instructions has. If a run was trained for one of these forms, the page
+has a row for each form."""
 
 
 class WatchedReward(EncoderReward):
@@ -93,8 +94,8 @@ def write_report(
         max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
         device: The device that computes, such as cuda.
-        dialect: The dialect of HDF5 files, if the files do not identify it; by default that of the run's data, if these
-            are the files.
+        dialect: The dialect of HDF5 files, if the files do not identify it; by default as in training, for the run's
+            own data.
 
     Returns:
         The page.

@@ -104,7 +104,7 @@ def rollout(
         processes: True to run every environment in a separate process.
         stop_at_success: True to end an episode when its task is solved. Rewards after that moment are not counted.
         on_start: Function that is called once, when the first environments are built and reset; an environment that
-            does not fit is refused before.
+            does not fit is refused before this call.
         on_episode: Function that is called with every result as soon as its episode ends.
 
     Returns:

@@ -135,8 +135,8 @@ def wilson(successes: int, count: int) -> Estimate:
 def as_share(found: Estimate) -> Estimate:
     """Return a share of videos with an interval that is wider than zero even for a share of 0 or 1.
 
-    The interval covers two intervals: the bootstrap over tasks, which accounts for similar videos of one task, and
-    Wilson's.
+    The interval covers Wilson's interval and the bootstrap interval over tasks, which accounts for similar videos of
+    one task.
     """
     return wider(wilson(round(found.n * found.value), found.n), found)
 

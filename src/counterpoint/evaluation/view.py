@@ -55,7 +55,7 @@ KEPT = 512 * 2**20
 """Maximum bytes of scored videos and episodes kept in memory."""
 ON_A_PAGE, AT_HOME, RIVALS = 24, 4, 50
 """Episodes per page; episodes on the first page; maximum number of other instructions that are scored for an episode.
-The one with the highest final reward is its strongest rival."""
+The instruction with the highest final reward is the episode's strongest rival."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -84,13 +84,13 @@ def view(
     encoder. Disk: only temporary files.
 
     Args:
-        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; if no data set is given, those
-            that the runs were trained on.
+        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; if no data set is given, the data
+            sets that the runs were trained on.
         port: The port on this machine; 0 selects a free port.
         browser: True to open the page in the machine's browser.
         device: The device that computes, such as cuda.
-        dialect: The dialect of HDF5 files, if the files do not identify it; by default that of the runs that were
-            trained on them.
+        dialect: The dialect of HDF5 files, if the files do not identify it; by default as in the runs that were trained
+            on them.
 
     Raises:
         BadInputError: If a target is neither a run nor a data set, or the port is in use.
@@ -157,7 +157,7 @@ class Viewer:
     """The pages over some runs and data sets.
 
     Args:
-        targets: Runs and data sets; if no data set is given, those that the runs were trained on are browsed.
+        targets: Runs and data sets; if no data set is given, the runs' training data are browsed.
         folder: A folder for videos while they are read.
         device: The device that computes.
         dialect: The dialect of HDF5 files, if the files do not identify it.

@@ -90,16 +90,16 @@ def open_dataset(
     Args:
         path: The data set: a LeRobot v3.0 or v2.1 folder; a video folder or its manifest; folders of videos by task;
             folders of numbered frames; an EPIC-KITCHENS-100 folder; HDF5 files of robomimic, LIBERO, IsaacLab or ALOHA;
-            a DrQ-v2 replay folder; an OGBench file; an RLBench data set, task or variation; an RLDS version folder or
-            one above it; a zarr replay buffer; WebDataset shards; raw folders of DROID or BridgeData; MCAP files of
+            a DrQ-v2 replay folder; an OGBench file; an RLBench data set, task or variation; an RLDS version folder or a
+            folder above it; a zarr replay buffer; WebDataset shards; raw folders of DROID or BridgeData; MCAP files of
             ROS 2; or a training store. LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset and video folders may also be
             given by URL, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
         split: One of `split_names(path)`; by default all episodes are read.
         camera: Keep only this camera; by default all cameras.
         dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default it is recognised
             from the content of the files.
-        instruction_key: The key of the instruction to use, for data with several per episode (`Reader.instructions`);
-            by default each episode's first instruction that is not empty.
+        instruction_key: The key of the instruction to use, for data with several instructions per episode
+            (`Reader.instructions`); by default each episode's first instruction that is not empty.
         on_bad_row: Called with the error of each part that cannot be used and is left out: a row of a manifest or
             annotation file, an HDF5 demonstration, a replay file, the folder of an episode, or an RLDS shard or record.
             By default the first error is raised.

@@ -49,7 +49,7 @@ def read_alike(
 ) -> list[Result]:
     """Return `read(item)` for each item, as `read_each` does; also report results that differ in `parts`.
 
-    `parts` are attributes of the results, which must equal those of the first result.
+    `parts` are the names of attributes that must be equal in all results.
     """
     kept: list[tuple[Path, Result]] = []
 
@@ -81,7 +81,7 @@ def first_text(texts: Iterable[str]) -> str:
 
 
 def require_new(path: Path) -> None:
-    """Raise a `BadInputError` when something exists at the path to write."""
+    """Raise a `BadInputError` if the path to write exists."""
     require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")
 
 
@@ -170,7 +170,7 @@ class Reader(EpisodeStore):
         raise NotImplementedError
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield contradictions in the data set for `counterpoint data doctor` that reading does not refuse."""
+        """Yield contradictions in the data set that reading does not refuse, for `counterpoint data doctor`."""
         yield from ()
 
     def instructed(self, key: str) -> Self:
@@ -227,7 +227,7 @@ class Reader(EpisodeStore):
         return self._at(self.read_depth, episode, indices, name)
 
     def _at(self, read: Callable[[int, Array, str], Array], episode: int, indices: Array, camera: str) -> Array:
-        """Return a camera's images at steps in any order; `read` gets them ascending. Refuse an unknown step."""
+        """Return a camera's images at steps in any order; `read` gets ascending steps. Refuse an unknown step."""
         steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])

@@ -80,7 +80,7 @@ class DroidStore(Reader):
             error is raised.
 
     Raises:
-        BadInputError: When an episode is damaged, lacks its videos, or has other cameras than the first.
+        BadInputError: When an episode is damaged, lacks its videos, or has other cameras than the first episode.
         MissingExtraError: When `h5py` is not installed.
     """
 

@@ -68,7 +68,7 @@ class DrqReplayStore(Reader):
         return _images.get((str(file), file.stat().st_mtime_ns), unpack)[steps]
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions or rewards. Action t leads from image t to image t + 1, and reward t is its reward."""
+        """Return actions or rewards. Action t leads from image t to image t + 1, and earns reward t."""
         return self._array(episode, _ARRAYS[name])[1:] if name in _ARRAYS else None
 
     def _array(self, episode: int, name: str) -> Array:
@@ -77,7 +77,7 @@ class DrqReplayStore(Reader):
 
 
 def _length(file: Path) -> int:
-    """Return the number of steps according to the arrays' headers, which must match the file's name; read no array."""
+    """Return the number of steps from the arrays' headers, without reading arrays; it must match the file's name."""
     with parsing(file, _EXPECTED, _HINT):
         shapes = array_headers(file)
         missing = sorted({"observation", "action", "reward"} - shapes.keys())

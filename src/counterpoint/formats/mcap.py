@@ -111,14 +111,14 @@ class _Topics:
 
 @dataclass
 class _Track:
-    """The contents of a topic: its type, the time and place of each message, and the numbers if these are vectors."""
+    """The contents of a topic: its type, the time and place of each message, and the numbers of vectors."""
 
     kind: str
     schema: Any
     times: list[int] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)  # byte in the file, number in the chunk at it
     numbers: list[Labelled] = field(default_factory=list)
-    coding: str = ""  # of the first image
+    coding: str = ""  # encoding of the first image
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class _Bag:
         vectors: State and actions, float64 [T, n]; left out if they have no topic.
         labels: The names of the numbers in `vectors`.
         instruction: The task in words.
-        late: The largest time in seconds by which a message is older than the image of its step, and its topic.
+        late: The largest age of a message when the image of its step was recorded, in seconds, and the message's topic.
         skipped: Number of images before the first message of another topic.
         unread: Topics of images and vectors that are not read -> the encoding or the type.
     """
@@ -172,7 +172,8 @@ class McapStore(Reader):
             is raised.
 
     Raises:
-        BadInputError: When a file is damaged, lacks a topic, or differs from the first in cameras or names of joints.
+        BadInputError: When a file is damaged, lacks a topic, or differs from the first file in cameras or names of
+            joints.
         MissingExtraError: When `mcap-ros2-support` is not installed.
     """
 
@@ -240,7 +241,7 @@ def _rate(times: Integers) -> float:
 
 
 def _topics(file: Path, root: Path) -> _Topics:
-    """Return the nearest `topics.json`, or an empty one."""
+    """Return the content of `topics.json`, from the recording's folder or else from `root`; empty without that file."""
     path = next((each for each in (file.parent / ROS_TOPICS, root / ROS_TOPICS) if each.is_file()), None)
     if path is None:
         return _Topics(file.parent / ROS_TOPICS)
@@ -284,7 +285,7 @@ class _Bounded:
 
 
 def _groups(file: Any) -> Iterator[tuple[int, list[Any]]]:
-    """Yield, from the file's position on, each record, or all records of a chunk, with the byte at which they begin."""
+    """Yield each record after the file's position, or all records of a chunk, with the byte at which they begin."""
     library = import_extra("mcap.stream_reader", "mcap")
     start = file.tell()
     stream = library.StreamReader(

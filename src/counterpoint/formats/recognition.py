@@ -143,7 +143,7 @@ def numbered_images(folder: Path) -> dict[int, str]:
 
 
 def misfit(folder: Path) -> str:
-    """Return what keeps the images of a folder from being numbered frames, in words."""
+    """Return a text that says why the images of a folder are not numbered frames."""
     found = {name: _NUMBERED.fullmatch(name) for name in _visible(folder)}
     kinds = Counter((match[1], match[3].lower()) for match in found.values() if match)
     if not kinds or len(found) < 2:
@@ -176,7 +176,7 @@ def task_folders(path: Path) -> dict[Path, list[Path]]:
 
 
 def media_advice(path: Path) -> str:
-    """Return how to make a folder readable that holds videos, images or their table; empty if it holds none."""
+    """Return advice on how to make a folder of videos, images or their table readable; empty if it holds none."""
     listed = (Path(folder) / name for folder, _, names in os.walk(path) for name in sorted(names) if name[0] != ".")
     files = [(file, file.suffix.lower().lstrip(".")) for file in sorted(islice(listed, _MOST_LISTED))]
     video = next((file for file, ending in files if ending in (*VIDEO_ENDINGS, *_FURTHER_VIDEOS)), None)

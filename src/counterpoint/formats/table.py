@@ -87,7 +87,7 @@ def read_table(
     Args:
         path: The file; its ending decides how it is read.
         columns: Columns that every row must have; further columns are kept too.
-        hint: Advice in the error about a missing column; by default, to name the columns.
+        hint: Advice in the error about a missing column; by default it lists the columns.
         on_bad_row: Called with the error of each malformed row, which is left out; by default the first error is
             raised.
 

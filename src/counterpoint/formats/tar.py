@@ -19,7 +19,7 @@ HINT = "download it again; a compressed tar has to be unpacked first: gunzip"
 
 
 def members(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield name, offset and size of every regular file in a tar; of a remote tar, hardly more than headers is read.
+    """Yield name, offset and size of every regular file in a tar; little but the headers of a remote tar is read.
 
     Raises:
         BadInputError: When the file is not an uncompressed tar, or is cut short.

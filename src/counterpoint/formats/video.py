@@ -44,7 +44,7 @@ class VideoInfo:
         fps: Frames a second; the mean where it varies.
         height: Height in pixels, as shown.
         width: Width in pixels, as shown.
-        variable: True if any frame is shown more than half a frame interval off its time at a constant rate.
+        variable: True if any frame's time differs by over half a frame interval from its time at a constant rate.
     """
 
     frames: int
@@ -156,7 +156,7 @@ def _file_key(path: Media) -> _FileKey:
 def _orientation(frame: av.VideoFrame) -> tuple[int, int, int]:
     """Return the axis of the stored image that is shown as rows, and the steps (1 or -1) along rows and columns.
 
-    The display matrix is 3 x 3 of int32: x' = a x + c y, y' = b x + d y, of multiples of a quarter turn.
+    The display matrix, 3 x 3 of int32, gives x' = a x + c y and y' = b x + d y, for multiples of a quarter turn.
     """
     matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     a, b, _, c, d = (1, 0, 0, 0, 1) if matrix is None else np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
@@ -289,7 +289,7 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
             fps = len(times) / (elapsed[-1] + last)
         elif (
             step > 0 and abs(elapsed[-1] * fps - len(times) + 1) > 0.5
-        ):  # the header contradicts the times, or is silent
+        ):  # the header gives no rate, or a rate that contradicts the times
             fps = 1 / step
         info = VideoInfo(len(shown), float(fps), height, width, variable)
         key_times = np.array([dts for _, dts in keys], dtype=np.int64)

@@ -72,7 +72,7 @@ class Video:
         return read_frames(self.path, numbers)
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield an error if the frame rate varies, or contradicts the manifest's."""
+        """Yield an error if the frame rate varies, or contradicts the manifest."""
         yield from uneven_rate(self.path)
         if self._rate is not None and abs(self._rate / self.fps - 1) > 0.01:
             hint = "correct fps in the manifest, or leave it empty: a video has its own"
@@ -147,7 +147,7 @@ class ClipsStore(Reader):
         self.rate_recorded = all(source.recorded for source in self.sources)
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield videos whose rate varies or contradicts the manifest's, folders with gaps, and repeated episodes."""
+        """Yield videos whose rate varies or contradicts the manifest, folders with gaps, and repeated episodes."""
         for source in self.sources:
             yield from source.findings()
         seen: dict[Hashable, EpisodeInfo] = {}
@@ -314,7 +314,7 @@ def _inside(folder: Path, row: Row) -> Path:
 
 
 def _similar(folder: Path, name: str) -> str:
-    """Return a path that differs from `name` in case or by its ending alone; empty if there is none."""
+    """Return the path of a file named `name` in other case, or with an ending added; empty if there is none."""
     inside = PurePosixPath(name).parent
     with contextlib.suppress(OSError):
         for other in sorted((folder / inside).iterdir()):

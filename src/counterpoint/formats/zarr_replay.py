@@ -37,7 +37,7 @@ _HINT = "download or record it again"
 _STATE = re.compile(r"robot\d*_(eef_pos|eef_rot_axis_angle|eef_quat|eef_pose|gripper_width|gripper_qpos|joint)")
 _CODECS = re.compile(r"blosc|zlib|gzip|lz4|zstd|bz2|lzma|shuffle|delta|imagecodecs_\w+")
 _SMALLEST_SIDE = 8  # arrays of uint16 with shorter sides are not depth images
-_SCALE_ROWS = 64  # rows in which an image that is not black is looked for, to see the scale of floats
+_SCALE_ROWS = 64  # rows searched for an image that is not black, to see the scale of floats
 _MOST_CHUNKS = 10**8  # more chunks are treated as damage
 
 

@@ -107,7 +107,7 @@ class ActionPrediction(StepObjective):
     """
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return `action_error`; the metrics include the error of the batch's mean action."""
+        """Return `action_error`; the metrics also show the error of always predicting the batch's mean action."""
         actions, mask = batch["actions"][:, 0], batch["action_mask"]
         loss = action_error(features.rows["predicted"], actions, mask=mask)
         return LossOutput(

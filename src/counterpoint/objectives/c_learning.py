@@ -84,7 +84,10 @@ def c_learning_pairwise_loss(
 
 
 def _weights(logits: Tensor, twins: bool, clip: float, self_normalised: bool) -> Tensor:
-    """Return w = C / (1 - C) = e^f without gradient, or B times the softmax of f; twins add an axis of size 1."""
+    """Return w without gradient: C / (1 - C) = e^f, or B times the softmax of f.
+
+    For twins, f is their minimum, and w has a last axis of size 1.
+    """
     least = (logits.amin(-1) if twins else logits).detach().clamp(max=math.log(clip))
     w = least.softmax(-1) * least.shape[-1] if self_normalised else least.exp()
     return w[..., None] if twins else w

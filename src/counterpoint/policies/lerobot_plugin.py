@@ -192,6 +192,6 @@ def make_counterpoint_pre_post_processors(config: Any, dataset_stats: dict[str, 
 
 
 def _seen(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the batch's observations, and its tasks if none is empty; leave out rewards and flags."""
+    """Return the batch's observations without rewards and flags, and its tasks if every task has text."""
     seen = {key: value for key, value in batch.items() if key.startswith("observation.")}
     return seen | ({"task": batch["task"]} if batch.get("task") and all(batch["task"]) else {})

@@ -233,7 +233,7 @@ class Run:
         return self.folder / "model"
 
     def judge(self, number: int) -> Path:
-        """Return the folder of the judge of one part of the data."""
+        """Return the folder of the judge that scores this part of the data."""
         return self.folder / "judges" / str(number)
 
     def record(self, **facts: Any) -> None:

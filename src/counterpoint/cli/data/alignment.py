@@ -2,14 +2,15 @@
 
 In a data set, action t must lead from state t to state t + 1. If a recorder reads the state only after acting, actions
 are stored one step too early or too late, and a policy that is trained on such data copies actions that are over. The
-check finds which action explains a change of state best: that of the same step, or that of the step before or after.
+check finds which action explains a change of state best: the action of the same step, of the step before, or of the
+step after.
 
 For each lag L of -1, 0 and 1, the changes s[t + 1] - s[t] are predicted from a[t + L] by linear least squares. The fit
 is cross-validated: each of five folds of the steps is predicted from the other four, so that a fit to chance scores 0.
-The score of a lag is the share of the variance that is explained (R^2, at least 0). It is averaged over those
-dimensions of the state that respond to the actions, with an R^2 of at least `_ANSWERS` at any lag. Another lag than 0
-is better only if its score is higher by `_MARGIN` and its error is smaller in four of the five folds. For few steps,
-both limits are higher (`_DOUBT`).
+The score of a lag is the share of the variance that is explained (R^2, at least 0). It is averaged over the dimensions
+of the state that respond to the actions: those with an R^2 of at least `_ANSWERS` at any lag. Another lag counts as
+better than lag 0 only if its score is higher by `_MARGIN` and its error is smaller in four of the five folds. For few
+steps, both limits are higher (`_DOUBT`).
 
 The check gives no result if no dimension responds: if states or actions are constant, if actions are targets that the
 robot is far from, or if states are unrelated to actions. Actions that change slowly have similar scores at all lags.

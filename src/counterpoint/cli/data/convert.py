@@ -171,7 +171,7 @@ def _retimed(path: str | Path, store: EpisodeStore, fps: int | None) -> float:
 def _kept(path: str | Path, store: EpisodeStore, drop: Sequence[str]) -> tuple[Mapping[str, Column], tuple[str, ...]]:
     """Return the columns and depth cameras to convert; parts that cannot be kept must be in `drop`."""
     unread = store.unread if isinstance(store, Reader) else ()
-    if len({info.success is None for info in store.episodes}) > 1:  # LeRobot's data say it of every episode
+    if len({info.success is None for info in store.episodes}) > 1:  # LeRobot records it for all or none
         unread = (*unread, layout.SUCCESS)
     for name in drop:
         require_known(name, [*unread, *further_columns(store), *store.depth_cameras], "--drop", hint="leave it out")

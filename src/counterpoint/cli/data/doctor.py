@@ -45,9 +45,9 @@ from counterpoint.progress import ProgressBar
 from counterpoint.workers import in_worker
 
 _SLACK = 1.5  # frames by which an episode's stretch of video may differ from its rows
-_RATES = 2e-4  # share by which a video's own rate may differ from that of info.json
-_FAR = 100  # metres, beyond which half of a depth image cannot be
-_FLAT = 2  # difference of pixel values that video encoding may make of a black image
+_RATES = 2e-4  # share by which a video's own rate may differ from the rate in info.json
+_FAR = 100  # metres; depth images with a larger median seem to be in millimetres
+_FLAT = 2  # difference of pixel values in a black image that video encoding may cause
 _BATCH = 1000  # frames per worker: worth starting a process for, and few enough to locate a damaged frame soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTS = "copy it again; if data sets were merged, merge them again with a newer lerobot; or drop its episodes"
@@ -228,11 +228,11 @@ def _blank(where: str, chunks: Iterator[Array]) -> list[BadInputError]:
 
 
 def _other_robot(path: Path, store: EpisodeStore, episode: int) -> Iterator[BadInputError]:
-    """Yield actions and states that have other dimensions than in the first episode."""
+    """Yield actions and states that have another number of dimensions than in the first episode."""
     for name, read in (("actions", store.actions), ("state", store.state)):
         try:
             first, own = (0 if values is None else values.shape[1] for values in map(read, (0, episode)))
-        except BadInputError:  # found where it was read
+        except BadInputError:  # another finding reports it
             continue
         if own != first:
             found, hint = f"{own or 'no'} dimensions", "keep robots of each kind in a data set of their own"

@@ -120,7 +120,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
 
 
 def other_scripts(text: str) -> set[str]:
-    """Return the writing systems in a text other than Latin, and "symbols" for emoji and the like."""
+    """Return a text's writing systems other than Latin, and "symbols" for emoji and the like."""
     found = set()
     for letter in text:
         kind, name = unicodedata.category(letter), unicodedata.name(letter, "").partition(" ")[0]

@@ -162,7 +162,7 @@ class MaskFiles:
         require(not missing, self._folder, found, "a mask for every frame of every episode", hint)
 
     def masks(self, number: int, camera: str) -> Array:
-        """Return an episode's masks for one camera, bool [T, H, W], which have the size of its images."""
+        """Return an episode's masks for one camera, bool [T, H, W], at the size of the camera's images."""
         size = self._store.frames(number, np.array([0]), camera).shape[1:3]
         packed = self._packed(number)
         if packed.is_file():

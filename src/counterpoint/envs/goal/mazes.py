@@ -173,9 +173,9 @@ class StitchPlan:
 
     @property
     def goals(self) -> tuple[Cell, ...]:
-        """Cells where evaluation ends: cells of the last part that are not in the previous part and do not touch it.
+        """The goal cells of evaluation: cells of the last part that are not in the previous part and do not touch it.
 
-        So a ball in the overlap is never near the goal.
+        So a ball in the cells that both parts share is never near the goal.
         """
         before = {other for cell in self.parts[-2] for other in (cell, *_around(cell))}
         return tuple(cell for cell in self.parts[-1] if cell not in before)

@@ -250,7 +250,7 @@ class LeRobotStore(Reader):
             return self.info.features[key].is_depth
 
     def _unit(self, key: str) -> str:
-        """Return the unit that a depth camera's feature names; empty if it names none."""
+        """Return the unit of a depth camera, `depth_unit` in its feature's `info`; empty if there is none."""
         return str((self.info.features[key].notes.get("info") or {}).get("depth_unit", ""))
 
     def _images(self, at: EpisodeLocation, key: str, steps: Array) -> list[tuple[str | Path, bytes]]:

@@ -291,8 +291,8 @@ class RldsStore(Reader):
 
     - Step t holds observation t and the action taken on it, both as the file has them.
     - Cameras are the images of 8 bits in `observation`; cameras on the hand come last. Depth cameras are those of one
-      channel of 16 bits. A grey image with "depth" in its name is not read. A camera whose first image has a
-      single colour in each of eight episodes, spread over the data, is an empty slot and left out.
+      channel of 16 bits. A grey image with "depth" in its name is not read. A camera whose first image has a single
+      value in each of eight episodes, spread over the data, is an empty slot and left out.
     - An action in several parts is joined in the alphabetical order of the parts' names. The state is
       `observation/state`, or else all vectors of floats in `observation` except embeddings.
     - The instruction is `language_instruction` or `natural_language_instruction` of the step, the observation or the
