@@ -172,8 +172,7 @@ class McapStore(Reader):
             is raised.
 
     Raises:
-        BadInputError: When a file is damaged, lacks a topic, or differs from the first file in cameras or names of
-            joints.
+        BadInputError: When a file is damaged, lacks a topic, or has other cameras or joints than the first file.
         MissingExtraError: When `mcap-ros2-support` is not installed.
     """
 
