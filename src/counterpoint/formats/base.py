@@ -134,6 +134,7 @@ class Reader(EpisodeStore):
         files: Files whose name, size and modification time enter the fingerprint.
         identity: Further values that enter the fingerprint, in addition to `episodes`.
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
+        pads_cameras: True if the format gives black images to the episodes that lack a camera of other episodes.
         left_out: Parts of the data set that are not read, as texts for `counterpoint data info`: the name of the part,
             if it has one, with remarks in brackets.
         columns: Columns that `counterpoint data convert` keeps as they are, by their names in the converted data set.
@@ -151,6 +152,7 @@ class Reader(EpisodeStore):
     files: Sequence[Path] = ()
     identity: object = None
     rate_recorded: bool = True
+    pads_cameras: bool = False
     left_out: tuple[str, ...] = ()
     columns: Mapping[str, Column] = MappingProxyType({})
     unread: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ def test_a_recording_that_shows_nothing(tmp_path: Path) -> None:
     encode_video(folder / "videos" / "1.mp4", black, fps=10)
     (finding,) = examine(folder)
     assert finding.where == f"{folder}, camera, episode 1"
-    assert "nothing to see: every pixel of every image is 0 or at most 2 more" in finding.found
+    assert finding.found == "images without any difference between pixels"
 
 
 def test_every_bad_row_of_a_manifest(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from counterpoint.cli.data.alignment import alignment_of, measure
 from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect, says_nothing
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
-from counterpoint.data.robot_masks import examine_masks
+from counterpoint.data.robot_masks import examine_masks, rgb_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, recognise
@@ -193,16 +193,17 @@ def _depth(path: Path, store: EpisodeStore, episode: int, steps: Array, camera: 
 def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
     findings: list[BadInputError] = []
     lerobot = isinstance(store, LeRobotStore)  # the rows have been examined already
+    padded, pictures = isinstance(store, Reader) and store.pads_cameras, rgb_cameras(store.cameras)
     for episode in range(first, stop):
-        before = len(findings)
+        before, blank = len(findings), list[str]()
         colour = partial(frames_in_chunks, store, episode)
         depth = partial(colour, read=partial(_depth, path, store))
         for camera in (*store.cameras, *store.depth_cameras):
             try:
-                if camera in store.cameras:
-                    findings += _blank(f"{path}, {camera}, episode {episode}", colour(camera))
-                else:
+                if camera in store.depth_cameras:
                     deque(depth(camera), maxlen=0)
+                elif _shows_nothing(colour(camera)) and camera in pictures:
+                    blank.append(camera)
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))
@@ -213,18 +214,18 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
                 findings.append(error)
         if len(findings) == before:  # masks are examined only if everything could be read
             findings += [*examine_masks(path, store, episode), *_other_robot(path, store, episode)]
+        for camera in blank if not padded or len(blank) == len(pictures) else ():
+            found, hint = "images without any difference between pixels", "remove the episode, or record it again"
+            findings.append(BadInputError(f"{path}, {camera}, episode {episode}", found, "images of the scene", hint))
     return findings
 
 
-def _blank(where: str, chunks: Iterator[Array]) -> list[BadInputError]:
-    """Decode the images [n, H, W, 3] of a camera; return a finding if all their pixels are alike."""
+def _shows_nothing(chunks: Iterator[Array]) -> bool:
+    """Decode the images [n, H, W, 3] of a camera; return whether all their values are alike."""
     darkest, brightest = 255, 0
     for images in chunks:
         darkest, brightest = min(darkest, int(images.min())), max(brightest, int(images.max()))
-    if brightest - darkest > _FLAT:
-        return []
-    found = f"nothing to see: every pixel of every image is {darkest} or at most {_FLAT} more"
-    return [BadInputError(where, found, "images of the scene", "remove the episode, or record it again")]
+    return brightest - darkest <= _FLAT
 
 
 def _other_robot(path: Path, store: EpisodeStore, episode: int) -> Iterator[BadInputError]:

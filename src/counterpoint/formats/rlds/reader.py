@@ -297,8 +297,7 @@ class RldsStore(Reader):
       `observation/state`, or else all vectors of floats in `observation` except embeddings.
     - The instruction is `language_instruction` or `natural_language_instruction` of the step, the observation or the
       episode. If it changes within an episode, the first text that is not empty is used. Numbered instructions, such
-      as DROID's `language_instruction_2`, are kept under their names in `instructions`; an episode's
-      instruction is the first of all these that is not empty.
+      as DROID's `language_instruction_2`, are in `instructions`. The first of all these that is not empty is used.
     - Success is the feature `success` if the data have it. Otherwise an episode in which a reward reaches 1 is a
       success, and the others are failures. If no reward in the data reaches 1, success is unknown.
     - All other numbers of a fixed shape, and all texts, are in `columns`; values of a whole episode are repeated for
@@ -321,6 +320,7 @@ class RldsStore(Reader):
     """
 
     rate_recorded = False
+    pads_cameras = True
 
     def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
         folder = rlds_folder(Path(path))
