@@ -166,6 +166,8 @@ def test_a_video_that_lacks_the_last_frame_cuts_its_episode(
         ({"action__gripper_position": None}, "no array of numbers at action/gripper_position"),
         ({"observation__camera_type__22008760": np.zeros(6, int)}, "2 cameras on the wrist"),
         ({"observation__camera_type__22008760": np.array(["a"] * 6, "S1")}, "camera_type/22008760"),
+        ({"observation__camera_type__22008760": np.zeros((6, 2), int)}, "cannot reshape"),
+        ({"observation__camera_type__22008760": np.full(6, np.inf)}, "infinity"),
         ({"uuid": "a", "metadata": {"trajectory_length": 7}}, "trajectory_length 7"),
         ({"uuid": "a", "metadata": {"trajectory_length": "x"}}, "metadata as DROID"),
     ],

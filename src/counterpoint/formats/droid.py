@@ -149,7 +149,7 @@ def _read(folder: Path, notes: Mapping[str, Any]) -> _Recording:
     uuid, about = _metadata(folder)
     with open_hdf5(where, _EXPECTED) as file, parsing(where, _EXPECTED, _HINT):
         steps = {part: _rows(where, file, part, size) for part, size in (*_ACTIONS, *_STATE)}
-        types = {serial: int(_part(file, f"{_TYPES}/{serial}")[:1][0]) for serial in file[_TYPES]}
+        types = {serial: int(_part(file, f"{_TYPES}/{serial}")[:1].reshape(1)[0]) for serial in file[_TYPES]}
         attributes = {name: file.attrs[name] for name in ("success", "failure", _TASK) if name in file.attrs}
     if "trajectory_length" in about:
         with parsing(folder, "metadata as DROID writes them", _HINT):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -101,7 +102,7 @@ def main() -> None:
     for table in tables.values():
         print("\n".join(" | ".join(row) for row in [table["head"], *table["rows"]]), "\n")
     if given.out:
-        command = " ".join(["python -m tests.formats.fuzzing", *sys.argv[1:]])
+        command = f"python -m tests.formats.fuzzing {shlex.join(sys.argv[1:])}"
         about = {"command": command, "tables": tables, "provenance": provenance()}
         given.out.write_text(json.dumps(about, indent=1) + "\n")
     sys.exit(any(outcome.kind in FAILURES for _, outcome in every))
