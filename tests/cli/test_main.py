@@ -43,6 +43,12 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_script_for_completion_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["label", "--tyro-print-completion", "bash"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 80
+
+
 @pytest.mark.parametrize("code", ["import counterpoint", "from counterpoint.cli import main\nmain(['--help'])"])
 def test_what_is_quick_loads_nothing_heavy(code: str) -> None:
     heavy = {"torch", "numpy", "pyarrow", "av", "PIL", "accelerate", "huggingface_hub", "scipy", "gymnasium", "mujoco"}

@@ -355,8 +355,10 @@ def with_one_message(parse: Callable[[], Parsed]) -> Parsed:
             return parse()
     except SystemExit as ended:
         if ended.code != 2:
-            width = shutil.get_terminal_size().columns
-            print("\n".join(_fitting(line, width) for line in told.getvalue().splitlines()))
+            text, width = told.getvalue(), shutil.get_terminal_size().columns
+            if _COLOUR.sub("", text).startswith("usage:"):  # and not a script for a shell's completion
+                text = "".join(f"{_fitting(line, width)}\n" for line in text.splitlines())
+            print(text, end="")
             raise
     plain = _COLOUR.sub("", printed.getvalue())  # colours, which tyro adds if stdout is a terminal
     lines = re.sub("[\u2500-\u257f]|-{3,}", " ", plain).splitlines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, Self, cast
 
@@ -117,8 +116,14 @@ class RolloutsConfig(FrozenConfig):
             if rank():
                 return {}
             with ProgressBar("Evaluating", len(seeds), "episodes") as bar:
-                chosen = partial(rollout, envs=self.envs, stop_at_success=until_solved)
-                results = chosen(policy, make, seeds, on_episode=lambda _: bar.advance())
+                results = rollout(
+                    policy,
+                    make,
+                    seeds,
+                    envs=self.envs,
+                    stop_at_success=until_solved,
+                    on_episode=lambda _: bar.advance(),
+                )
             return write_report(folder / RESULT, results, steps=steps)
 
         return evaluate

@@ -28,7 +28,7 @@ from counterpoint.parameter_types import Name
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown
-_VOID = {"none", "null", "nan", "n/a", "na", "-", "unknown", "todo", "task", "no instruction"}  # no instruction
+_VOID = {"", "none", "null", "nan", "n/a", "na", "-", "unknown", "todo", "task", "no instruction"}  # no instruction
 
 
 def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bool = False) -> None:
@@ -141,7 +141,7 @@ def _wording(counts: Counter[str]) -> str:
     twins = [group for group in alike.values() if len(group) > 1]
     said = f"{len(texts)} different"
     said += f"; {missing} of {counts.total()} episodes have none" if missing else ""
-    void = [text for text in texts if text.strip().casefold() in _VOID]
+    void = list(filter(says_nothing, texts))
     said += f"; {sum(counts[text] for text in void)} say no more than {' or '.join(map(repr, void))}" if void else ""
     if twins:
         pair = " and ".join(map(repr, twins[0][:2]))
@@ -151,7 +151,7 @@ def _wording(counts: Counter[str]) -> str:
 
 def says_nothing(instruction: str) -> bool:
     """Return whether an instruction is empty, or a placeholder such as "none"."""
-    return instruction.strip().casefold() in {"", *_VOID}
+    return instruction.strip().casefold() in _VOID
 
 
 def require_no_dialect(path: str | Path, dialect: str | None) -> None:
