@@ -26,7 +26,7 @@ from counterpoint.formats.video import encode_video
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import label
-from counterpoint.rewards.model import STATE, observed, states_of, transition_score
+from counterpoint.rewards.model import STATE, gains, observed, states_of, transition_score
 from counterpoint.training.train import train
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words
@@ -179,7 +179,9 @@ def test_labels_and_rewards_read_the_state_of_the_data(tower: dict[str, Any], da
     for number, info in enumerate(source.episodes):
         seen = observed(model.encoder, source, number, np.arange(10), source.cameras)
         assert set(seen) == {"front", "wrist", STATE}
-        rows.append(model.progress(seen, info.instruction))
+        known = model.check_calibration()
+        reward = np.asarray(model.reward(seen, info.instruction, form=known.form), np.float64)
+        rows.append(known.labels_of(gains(reward[None], known.form)[0]))
     np.testing.assert_allclose(table["progress_sparse"].to_numpy(), np.concatenate(rows), atol=1e-4)
     calls = [f"reward {data} --episodes 1 9 --out {tmp_path / 'curves'} --model {run}"]
     calls += [f"compare {run} --data {data} --out {tmp_path / 'compared'}", f"report {run}"]

@@ -10,6 +10,7 @@ import torch
 
 from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
+from counterpoint.encoders.calibration import averaged
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
@@ -160,10 +161,40 @@ def test_monotone_progress_never_falls_and_reads_the_running_maximum() -> None:
     known = calibrated("potential").calibration
     assert known is not None
     gained = np.array([0.0, 0.4, 0.1, 0.6, 0.2]) * max(known.rewards)
-    found = known.progress_of(gained, monotone=True)
+    found, free = known.labels_of(gained, monotone=True), known.labels_of(gained)
     assert (np.diff(found) >= 0).all()
-    np.testing.assert_array_equal(found, known.progress_of(np.maximum.accumulate(gained), monotone=True))
-    assert known.progress_of(gained)[2] < known.progress_of(gained)[1]
+    means = averaged(gained, np.arange(5), known.memory)
+    assert means[2] < means[1]
+    assert (found[2], free[2] < free[1]) == (found[1], True)
+    expected = np.interp(np.maximum.accumulate(means), known.monotone_rewards, known.monotone_progress)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_average_solves_its_equation_at_any_sampling() -> None:
+    """Compared with small steps of memory * dm/dt = reward - m; a reward of a straight line lags by `memory` steps."""
+    steps, memory = np.array([0.0, 1.0, 4.0, 5.0, 9.0, 20.0]), 3.0
+    rewards = np.array([0.2, 0.8, -0.5, 0.1, 0.9, 0.3])
+    fine = np.linspace(0, 20, 200_001)
+    curve, mean, expected = np.interp(fine, steps, rewards), rewards[0], []
+    for at, value in zip(fine.tolist(), curve.tolist(), strict=True):
+        if at in steps.tolist():
+            expected.append(mean)
+        mean += (value - mean) * 1e-4 / memory
+    np.testing.assert_allclose(averaged(rewards, steps, memory), expected, atol=1e-4)
+    some = np.arange(0, 100, 7)
+    np.testing.assert_allclose(averaged(0.5 * some, some, memory)[5:], 0.5 * some[5:] - 1.5, atol=1e-4)
+
+
+def test_labels_average_over_a_tenth_of_a_training_episode_and_err_less_than_single_frames() -> None:
+    rng = np.random.default_rng(0)
+    model = seeing("potential")
+    score = model.score
+    model.score = lambda *given: score(*given) + rng.normal(0, 0.2, size=score(*given).shape)  # type: ignore[method-assign]
+    known = calibrate(model, store(), store(each=4))
+    assert known is not None
+    lengths = [one.length for one in store().episodes]
+    assert known.memory == pytest.approx(0.1 * (np.mean(lengths) - 1))
+    assert known.averaged_error < known.error
 
 
 def test_failures_are_no_examples_of_progress() -> None:

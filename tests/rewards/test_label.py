@@ -29,6 +29,7 @@ from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import Labeller, in_words, label, model_name
+from counterpoint.rewards.model import gains
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.formats.lerobot.made import episode as made
@@ -124,11 +125,10 @@ def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path,
     for number, info in enumerate(store.episodes):
         rows = slice(10 * number, 10 * number + 10)
         frames = store.frames(number, np.arange(10))
-        np.testing.assert_allclose(
-            found["progress_sparse"][rows], rewards.progress(frames, info.instruction), atol=1e-4
-        )
-        form = rewards.check_calibration().form
-        reward = rewards.reward(frames, info.instruction, form=form)
+        known = rewards.check_calibration()
+        reward = rewards.reward(frames, info.instruction, form=known.form)
+        gained = gains(np.asarray(reward, np.float64)[None], known.form)[0]
+        np.testing.assert_allclose(found["progress_sparse"][rows], known.labels_of(gained), atol=1e-4)
         np.testing.assert_allclose(found["reward"][rows], reward, atol=1e-5)
         np.testing.assert_allclose(found["gain"][rows], reward - reward[0], atol=1e-5)
         np.testing.assert_array_equal(found["unlike_training"][rows], rewards.novelty(frames) > 1)
@@ -136,7 +136,7 @@ def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path,
 
 
 def test_labels_that_a_constant_would_beat_are_refused(data: Path, model: Path, tmp_path: Path) -> None:
-    bad = changed(model, tmp_path / "bad", error=0.3, monotone_error=0.2, error_of_a_constant=0.25)
+    bad = changed(model, tmp_path / "bad", averaged_error=0.3, monotone_error=0.2, error_of_a_constant=0.25)
     with pytest.raises(BadInputError, match=r"0\.300 on .* less than the 0\.250 of a constant.*0\.200: --monotone"):
         label(data, model=bad, out=tmp_path / "labels.parquet")
     assert not (tmp_path / "labels.parquet").exists()
@@ -146,10 +146,11 @@ def test_labels_that_a_constant_would_beat_are_refused(data: Path, model: Path, 
 
 
 def test_success_begins_at_the_threshold_and_does_not_flicker(data: Path, model: Path, tmp_path: Path) -> None:
+    """Success reads the progress of single frames, on which the threshold was chosen, not the averaged one."""
     graded = changed(model, tmp_path / "graded", success=0.5, success_from="F1 on unseen episodes")
     found = columns(label(data, model=graded, out=tmp_path / "labels.parquet", anyway=True))
     calibration = RewardModel.from_pretrained(graded).check_calibration()
-    progress = found["progress_sparse"].reshape(16, 10).astype(np.float64)
+    progress = calibration.progress_of(found["gain"].reshape(16, 10).astype(np.float64))
     np.testing.assert_array_equal(found["success"].reshape(16, 10), [calibration.success_of(one) for one in progress])
     np.testing.assert_array_equal(
         calibration.success_of(np.array([0.45, 0.5, 0.45, 0.41, 0.39, 0.45, 0.6, 0.2])),
@@ -324,8 +325,11 @@ def test_any_other_format_is_labelled_into_a_file(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"error": 0.08}, "5 held-out videos: 0.080; of a constant 0.259, of a clock 0.070\n"),
-        ({"error": 0.343}, "0.343; of a constant 0.259, of a clock 0.070 (labels no better than a constant)\n"),
+        ({"averaged_error": 0.08}, "5 held-out videos: 0.080; of a constant 0.259, of a clock 0.070\n"),
+        (
+            {"averaged_error": 0.343},
+            "0.343; of a constant 0.259, of a clock 0.070 (labels no better than a constant)\n",
+        ),
         ({"measured_on": "training"}, "Mean error of progress on 5 training videos: "),
         ({}, "Success from progress 0.500: 1 of 2 episodes at their end, 2 of 5 frames"),
         ({"success_from": "quantile of successes (uncalibrated)"}, "No column of success: too few failures"),
@@ -335,8 +339,9 @@ def test_the_end_says_how_good_the_labels_are(changes: dict[str, Any], expected:
     known = Calibration(
         form="potential", rewards=(0, 1), progress=(0, 1), success=0.5, success_from="F1 on unseen episodes",
         success_quantile=0.1, centre=(0,), scale=(1,), distance=1, distance_quantile=0.99, measured_on="validation",
-        episodes=9, measured_episodes=5, error=0.1, monotone_rewards=(0, 1),
-        monotone_progress=(0, 1), monotone_error=0.05, error_of_a_ramp=0.07, error_of_a_constant=0.259,
+        episodes=9, measured_episodes=5, error=0.2, memory=1, averaged_rewards=(0, 1), averaged_progress=(0, 1),
+        averaged_error=0.1, monotone_rewards=(0, 1), monotone_progress=(0, 1), monotone_error=0.05,
+        error_of_a_ramp=0.07, error_of_a_constant=0.259,
     )  # fmt: skip
     table = pa.table({"episode_index": [0, 0, 0, 1, 1], "success": [True, False, False, False, True]})
     assert expected in in_words(table, known.model_copy(update=changes))

@@ -6,10 +6,10 @@ A `Calibration` is part of the encoder's configuration, so that it is saved with
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Num
 from numpy.typing import NDArray
 
 from counterpoint.config import FrozenConfig
@@ -53,10 +53,14 @@ class Calibration(FrozenConfig):
         episodes: Number of episodes in the regression.
         measured_episodes: Number of successful episodes on which the errors were measured.
         error: Mean absolute error of progress.
-        monotone_rewards: Rewards at the knots of a second map, from the running maximum of the reward to progress that
-            never falls.
+        memory: Time constant, in steps, of the average of the reward (`averaged`) that labels read.
+        averaged_rewards: Rewards at the knots of a second map, from the averaged reward to progress.
+        averaged_progress: Progress at these knots.
+        averaged_error: Mean absolute error of the second map.
+        monotone_rewards: Rewards at the knots of a third map, from the running maximum of the averaged reward to
+            progress that never falls.
         monotone_progress: Progress at these knots.
-        monotone_error: Mean absolute error of the second map.
+        monotone_error: Mean absolute error of the third map.
         error_of_a_ramp: Mean absolute error of a baseline that rises linearly in time and reaches 1 at the mean length
             of the training episodes.
         error_of_a_constant: Mean absolute error of a baseline that is always 0.5.
@@ -76,23 +80,32 @@ class Calibration(FrozenConfig):
     episodes: int
     measured_episodes: int
     error: float
+    memory: float
+    averaged_rewards: tuple[float, ...]
+    averaged_progress: tuple[float, ...]
+    averaged_error: float
     monotone_rewards: tuple[float, ...]
     monotone_progress: tuple[float, ...]
     monotone_error: float
     error_of_a_ramp: float
     error_of_a_constant: float
 
-    def progress_of(self, rewards: Float[Array, "*shape"], *, monotone: bool = False) -> Float[Array, "*shape"]:
-        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`).
+    def progress_of(self, rewards: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`)."""
+        return np.asarray(np.interp(rewards, self.rewards, self.progress))
+
+    def labels_of(self, rewards: Float[Array, " T"], *, monotone: bool = False) -> Float[Array, " T"]:
+        """Return progress in [0, 1] for an episode's averaged rewards; its error is smaller than `progress_of`'s.
 
         Args:
-            rewards: The rewards.
-            monotone: True to return progress that never falls along the last axis, which must be time.
+            rewards: The rewards (gains, as in `progress_of`) of all T frames of the episode. The value at a frame
+                depends on the frames up to that frame.
+            monotone: True to return progress that never falls.
         """
+        means = averaged(rewards, np.arange(len(rewards)), self.memory)
         if monotone:
-            furthest = np.maximum.accumulate(rewards, axis=-1)
-            return np.asarray(np.interp(furthest, self.monotone_rewards, self.monotone_progress))
-        return np.asarray(np.interp(rewards, self.rewards, self.progress))
+            return np.asarray(np.interp(np.maximum.accumulate(means), self.monotone_rewards, self.monotone_progress))
+        return np.asarray(np.interp(means, self.averaged_rewards, self.averaged_progress))
 
     @property
     def graded(self) -> bool:
@@ -112,6 +125,28 @@ class Calibration(FrozenConfig):
         """Return each frame's distance from the training data, divided by `distance`; above 1, the frame is novel."""
         deviations = (embeddings - np.array(self.centre)) / np.array(self.scale)
         return np.asarray(np.sqrt((deviations**2).mean(axis=1)) / self.distance)
+
+
+def averaged(rewards: Float[Array, " T"], steps: Num[NDArray[Any], " T"], memory: float) -> Float[Array, " T"]:
+    """Return the exponential average over time of a reward that is linear between the given frames.
+
+    The average m starts at the first reward and follows memory * dm/dt = reward - m. It hardly depends on how many
+    frames of an episode are given.
+
+    Args:
+        rewards: The rewards of T frames.
+        steps: Each frame's step number, increasing.
+        memory: Time constant in steps, above 0.
+    """
+    passed = np.diff(steps)
+    kept = np.exp(-passed / memory)
+    lag = (1 - kept) * memory / passed
+    # The exact solution from one frame to the next is kept * m plus this.
+    new = (1 - lag) * rewards[1:] + (lag - kept) * rewards[:-1]
+    means = [float(rewards[0])]
+    for share, change in zip(kept.tolist(), new.tolist(), strict=True):
+        means.append(share * means[-1] + change)
+    return np.array(means)
 
 
 def isotonic(

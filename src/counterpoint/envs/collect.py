@@ -469,7 +469,7 @@ def _record_missing(job: Collection, staging: Staging) -> None:
     plan, counted = slots(job), staging.finished()
     batches = plan_jobs([slot for slot in plan if slot.place not in counted], job.config.workers)
     recorded: list[Mapping[str, Any]] = [staging.about(place) for place in counted]
-    with ProgressBar("Collecting", len(plan), "episodes", done=len(counted)) as bar:
+    with ProgressBar("Collecting", len(plan), "episodes", done=len(counted), shorten="--episodes") as bar:
         for _ in _run(job, batches):
             fresh = staging.finished() - counted
             recorded += [staging.about(place) for place in fresh]

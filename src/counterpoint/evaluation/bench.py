@@ -115,7 +115,7 @@ def ask(
     states = [states_of(store, number) for number in range(len(store.episodes) if reading else 0)]
     wordings = list(zip(*((paraphrases or {}).get(text, ()) for text in instructions), strict=False))
     said: list[list[_Said]] = [[] for _ in rewards]
-    with ProgressBar("Asking rewards", len(store.episodes), "videos") as progress:
+    with ProgressBar("Asking rewards", len(store.episodes), "videos", shorten="--max-videos") as progress:
         for number, info in enumerate(store.episodes):
             steps, own = spread(info.length, max_frames), instructions.index(info.instruction)
             frames: dict[str, NDArray[Any]] = {view: store.frames(number, steps, view) for view in views}

@@ -120,7 +120,7 @@ def evaluate(
     count, policy = min(envs, episodes, most), model.agent if kind == "agent" else model
     apart = kind == "agent" and count > 1
     with VectorEnv(make, count, processes=apart) as rows, ExitStack() as begun:
-        bar = ProgressBar("Evaluating", episodes, "episodes")
+        bar = ProgressBar("Evaluating", episodes, "episodes", shorten="--episodes")
         results = rollout(
             policy,
             rows,

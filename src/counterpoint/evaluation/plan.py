@@ -137,7 +137,7 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
     env, make_reward, identity = prepared(config, device)
     episodes = _begun(out, identity)[: config.episodes]
     opening = opening_actions(env, config)
-    with ProgressBar("Planning", config.episodes, "episodes", done=len(episodes)) as bar:
+    with ProgressBar("Planning", config.episodes, "episodes", done=len(episodes), shorten="--episodes") as bar:
         for number in range(len(episodes), config.episodes):
             seed = episode_seed(config.seed, 3, number)
             episodes.append({"seed": seed, **plan_episode(env, config, make_reward, seed, opening)})

@@ -2,8 +2,9 @@
 
 The map is fitted to successful episodes of the training data; the target of step t is its share of the episode,
 t / (T - 1). The map's only input is the reward, not the time, so an episode that fails or stops half-way ends at a
-lower value than episodes that succeed. The errors of a clock (progress that only counts steps, `error_of_a_ramp`) and
-of a constant are stored next to the map's error.
+lower value than episodes that succeed. For labels, two further maps read the reward averaged over about the last tenth
+of an episode, and the running maximum of this average. The errors of a clock (progress that only counts steps,
+`error_of_a_ramp`) and of a constant are stored next to the maps' errors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.store_views import SubsetStore
-from counterpoint.encoders.calibration import Calibration, RewardForm, best_f1, isotonic
+from counterpoint.encoders.calibration import Calibration, RewardForm, averaged, best_f1, isotonic
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import RewardModel, embed_steps, embed_text, gains
 
@@ -40,6 +41,9 @@ FAILURES = 5
 """Minimum number of failed validation episodes to fix a threshold by F1, which one failure would hardly change."""
 SUCCESS_QUANTILE = 0.1
 """With fewer failures, the threshold of success is this quantile of the successful episodes' final progress."""
+MEMORY = 0.1
+"""Time constant of the average of the reward that labels read, as a share of the mean length of the training episodes.
+It is short beside an episode, so that a failure still shows."""
 DISTANCE_QUANTILE = 0.99
 """A frame is unlike the training data if its distance to them exceeds this quantile of the measured distances."""
 
@@ -91,39 +95,54 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Map:
-    """A fitted map from the gains of one form, or from their running maximum, to progress.
+    """A fitted map from the gains of one form to progress.
 
-    `error` is the mean absolute error on the episodes that the map was fitted to.
+    Attributes:
+        form: The form.
+        memory: Time constant, in steps, of the average of the gains that the map reads; 0 for the gains themselves.
+        furthest: True if the map reads the running maximum.
+        rewards: What the map reads, at its knots.
+        progress: Progress at its knots.
+        error: Mean absolute error on the episodes that the map was fitted to.
     """
 
     form: RewardForm
+    memory: float
     furthest: bool
     rewards: tuple[float, ...]
     progress: tuple[float, ...]
     error: float
 
     @classmethod
-    def fitted(cls, form: RewardForm, groups: Sequence[_Judged], *, furthest: bool = False) -> _Map:
+    def fitted(
+        cls, form: RewardForm, groups: Sequence[_Judged], memory: float = 0.0, *, furthest: bool = False
+    ) -> _Map:
         """Fit the map to all episodes, with equal weight; the reward of each group computes its episodes' gains."""
         episodes = [one for group in groups for one in group.episodes]
-        scores = np.concatenate([_furthest(gained) if furthest else gained for gained in _all_gains(groups, form)])
+        pairs = zip(episodes, _all_gains(groups, form), strict=True)
+        scores = np.concatenate([_read(gained, one.steps, memory, furthest=furthest) for one, gained in pairs])
         share = np.concatenate([one.share for one in episodes])
         weight = np.concatenate([np.full(len(one.steps), 1 / len(one.steps)) for one in episodes])
         rewards, progress = map(_short, isotonic(scores, share, weight))
         wrong = np.abs(np.interp(scores, rewards, progress) - share)
-        return cls(form, furthest, rewards, progress, float(weight @ wrong))
+        return cls(form, memory, furthest, rewards, progress, float(weight @ wrong))
 
-    def __call__(self, gained: Array) -> Array:
-        """Return the progress of gains [F]."""
-        return np.asarray(np.interp(_furthest(gained) if self.furthest else gained, self.rewards, self.progress))
+    def refitted(self, groups: Sequence[_Judged]) -> _Map:
+        """Return the same map, fitted to other episodes."""
+        return self.fitted(self.form, groups, self.memory, furthest=self.furthest)
+
+    def __call__(self, gained: Array, steps: Array) -> Array:
+        """Return the progress of gains [F] at an episode's steps [F]."""
+        return np.asarray(
+            np.interp(_read(gained, steps, self.memory, furthest=self.furthest), self.rewards, self.progress)
+        )
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """An episode, its gains, and the progress that a map computes from the gains."""
+    """An episode, and the progress that a map computes from its gains."""
 
     episode: _Watched
-    gained: Array
     progress: Array
 
     def error(self, progress: Array | float | None = None) -> float:
@@ -171,9 +190,8 @@ def calibrate(
     with ProgressBar("Calibrating", sum(len(numbers) for *_, numbers in wanted), "videos") as bar:
         fitted, *more = [[_watch(one, store, number, bar) for number in numbers] for one, store, numbers in wanted]
     held_out = _Judged(model, more.pop(0) if validation is not None else [], fitted)
-    unseen = [
-        _Judged(one, *pair) for (one, _), pair in zip(judges, zip(more[::2], more[1::2], strict=True), strict=True)
-    ]
+    pairs = zip(judges, zip(more[::2], more[1::2], strict=True), strict=True)
+    unseen = [_Judged(one, *pair) for (one, _), pair in pairs]
     crossed = [group for group in (one.only(True) for one in unseen) if group.episodes]
     solved = held_out.only(True).episodes
     if not crossed and len(solved) >= FITTED:
@@ -183,16 +201,19 @@ def calibrate(
         (_Map.fitted(form, basis) for form in CALIBRATED.get(model.trained_form, (model.trained_form,))),
         key=lambda one: one.error,
     )
-    monotone = _Map.fitted(fit.form, basis, furthest=True)
+    clock = float(np.mean([one.steps[-1] for one in fitted]))
+    smooth = _Map.fitted(fit.form, basis, MEMORY * clock)
+    monotone = _Map.fitted(fit.form, basis, MEMORY * clock, furthest=True)
     measured, failed = basis, [held_out.only(False)]
     where: Literal["cross-fitting", "validation", "training"] = "training"
     if judges and crossed:
         failed, where = [one.only(False) for one in unseen], "cross-fitting"
     elif solved:
         measured, where = crossed or [held_out.only(True)], "validation"
-    found, found_monotone = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in (fit, monotone))
+    found, *others = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in (fit, smooth, monotone))
+    smooth_error, monotone_error = (float(np.mean([one.error() for one in each])) for each in others)
     successes = np.array([one.progress[-1] for one in found])
-    failures = np.array([fit(gained)[-1] for gained in _all_gains(failed, fit.form)])
+    failures = np.interp([gained[-1] for gained in _all_gains(failed, fit.form)], fit.rewards, fit.progress)
     graded = where != "training" and len(failures) >= FAILURES
     if graded:
         labels = np.repeat([True, False], [len(successes), len(failures)])
@@ -201,7 +222,6 @@ def calibrate(
         threshold = float(np.quantile(successes, SUCCESS_QUANTILE))
     centre, scale = _spread(fitted)
     far = np.concatenate([group.distances() for group in measured])
-    clock = float(np.mean([one.steps[-1] for one in fitted]))
     return Calibration(
         form=fit.form,
         rewards=fit.rewards,
@@ -217,9 +237,13 @@ def calibrate(
         episodes=sum(len(group.episodes) for group in basis),
         measured_episodes=len(found),
         error=float(np.mean([one.error() for one in found])),
+        memory=smooth.memory,
+        averaged_rewards=smooth.rewards,
+        averaged_progress=smooth.progress,
+        averaged_error=smooth_error,
         monotone_rewards=monotone.rewards,
         monotone_progress=monotone.progress,
-        monotone_error=float(np.mean([one.error() for one in found_monotone])),
+        monotone_error=monotone_error,
         error_of_a_ramp=float(np.mean([one.error(np.minimum(1.0, one.episode.steps / clock)) for one in found])),
         error_of_a_constant=float(np.mean([one.error(0.5) for one in found])),
     )
@@ -230,15 +254,16 @@ def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *
     found = []
     for at, group in enumerate(measured):
         others = [one for number, one in enumerate(basis) if number != at]
-        to = _Map.fitted(fit.form, others, furthest=fit.furthest) if refit else fit
-        gains_ = group.gains(fit.form)
-        found += [_Measured(one, gained, to(gained)) for one, gained in zip(group.episodes, gains_, strict=True)]
+        to = fit.refitted(others) if refit else fit
+        pairs = zip(group.episodes, group.gains(fit.form), strict=True)
+        found += [_Measured(one, to(gained, one.steps)) for one, gained in pairs]
     return found
 
 
-def _furthest(gained: Array) -> Array:
-    """Return the running maximum: at each frame, the largest gain so far."""
-    return np.asarray(np.maximum.accumulate(gained))
+def _read(gained: Array, steps: Array, memory: float, *, furthest: bool) -> Array:
+    """Return what a map reads: gains [F], averaged if `memory` is above 0; with `furthest`, the largest so far."""
+    means = averaged(gained, steps, memory) if memory else gained
+    return np.maximum.accumulate(means) if furthest else means
 
 
 def _spread(episodes: Sequence[_Watched]) -> tuple[Array, Array]:

@@ -4,7 +4,8 @@ Columns, with one row per frame in the order of the data set:
 
     index, episode_index, frame_index   LeRobot's numbers
     timestamp                           seconds since the episode's first frame: a video's own presentation times
-    progress_sparse                     progress in [0, 1]; the name is LeRobot's. With `monotone`, it never falls
+    progress_sparse                     progress in [0, 1], computed from the reward averaged over about a tenth of an
+                                        episode; the name is LeRobot's. With `monotone`, it never falls
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
     segment                             number of the frame's segment in its episode, if the model was trained on
@@ -367,7 +368,7 @@ def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Blo
 
 def _require_worth(model: str, calibration: Calibration, *, monotone: bool) -> None:
     """Raise a `BadInputError` if labels would be no better than a constant."""
-    own, other = calibration.error, calibration.monotone_error
+    own, other = calibration.averaged_error, calibration.monotone_error
     error, constant = (other if monotone else own), calibration.error_of_a_constant
     found = f"a mean error of progress of {error:.3f} on {calibration.measured_episodes} {_where(calibration)}"
     hint = "train on more videos or longer, or write them anyway: --anyway"
@@ -389,7 +390,7 @@ def _table(
     parts = np.split(rows, np.cumsum(store.lengths)[:-1], axis=1)
     each = [reward.astype(np.float64) for reward, _, _ in parts]
     gained = [gains(reward[None], calibration.form)[0] for reward in each]
-    progress = [calibration.progress_of(one, monotone=monotone) for one in gained]
+    progress = [calibration.labels_of(one, monotone=monotone) for one in gained]
     lengths, own = store.lengths, np.arange(len(store.episodes))
     whole, owner, first = store, own, np.zeros_like(own)
     if isinstance(store, SegmentStore):
@@ -410,7 +411,7 @@ def _table(
     if calibration.graded:
         reached = [calibration.success_of(calibration.progress_of(one)) for one in gained]
         columns["success"] = np.concatenate(reached)
-    curves = {f"{prefix}{name}" for prefix in ("", "monotone_") for name in ("rewards", "progress")}
+    curves = {f"{prefix}{name}" for prefix in ("", "averaged_", "monotone_") for name in ("rewards", "progress")}
     found = calibration.model_dump(mode="json", exclude={*curves, "centre", "scale"})
     about = {"cameras": job.cameras, "calibration": found, "monotone": monotone, "data": store.fingerprint}
     about["model"] = saved_digests(job.model)
@@ -435,7 +436,7 @@ def model_name(model: str) -> str:
 def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = False) -> str:
     """Describe in words the errors of the labels, of a constant and of a clock, and the successes."""
     constant, clock = calibration.error_of_a_constant, calibration.error_of_a_ramp
-    error = calibration.monotone_error if monotone else calibration.error
+    error = calibration.monotone_error if monotone else calibration.averaged_error
     verdict = " (labels no better than a constant)" if error >= constant else ""
     words = (
         f"Mean error of progress on {calibration.measured_episodes} {_where(calibration)}: {error:.3f}; "
