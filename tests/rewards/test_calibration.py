@@ -160,12 +160,12 @@ def test_the_map_is_fitted_to_unseen_episodes_where_there_are_enough() -> None:
 def test_monotone_progress_never_falls_and_reads_the_running_maximum() -> None:
     known = calibrated("potential").calibration
     assert known is not None
-    gained = np.array([0.0, 0.4, 0.1, 0.6, 0.2]) * max(known.rewards)
+    gained = np.array([0.0, 0.4, 0.1, 0.6, 0.2]).repeat(9) * max(known.rewards)
     found, free = known.labels_of(gained, monotone=True), known.labels_of(gained)
     assert (np.diff(found) >= 0).all()
-    means = averaged(gained, np.arange(5), known.memory)
-    assert means[2] < means[1]
-    assert (found[2], free[2] < free[1]) == (found[1], True)
+    means = averaged(gained, np.arange(len(gained)), known.memory)
+    assert means[26] < means[17]
+    assert (found[26], free[26] < free[17]) == (found[17], True)
     expected = np.interp(np.maximum.accumulate(means), known.monotone_rewards, known.monotone_progress)
     np.testing.assert_array_equal(found, expected)
 
