@@ -20,7 +20,6 @@ blocks that are not read are not checked.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from safetensors.numpy import load_file, save
 
 from counterpoint.data.build import DIGEST, LAYOUT, STORE, build, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
@@ -132,15 +132,13 @@ def featured(
     def write(building: Path) -> None:
         parts.mkdir(exist_ok=True)
         whole = mend(parts)
-        missing = [episode for episode in range(len(store.episodes)) if f"{episode}.npy" not in whole]
+        missing = [episode for episode in range(len(store.episodes)) if _part(episode) not in whole]
         total = int(store.lengths.sum())
         done = total - int(store.lengths[missing].sum())
         with ProgressBar("Computing features", total, "frames", done=done) as bar:
             for episode in missing:
                 rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
-                buffer = io.BytesIO()
-                np.save(buffer, np.concatenate(rows).astype(np.float32))
-                write_part(parts, f"{episode}.npy", buffer.getvalue())
+                write_part(parts, _part(episode), save({"features": np.concatenate(rows).astype(np.float32)}))
                 bar.advance(store.episodes[episode].length)
         build(_WithParts(store, parts), building, key=key, size=0, fit="square", cameras=(), progress=False)
 
@@ -158,8 +156,14 @@ class _WithParts(SubsetStore):
 
     def _values(self, source: str, episode: int) -> Any:
         if source == "features":
-            return np.load(self._parts / f"{episode}.npy")
+            return load_file(self._parts / _part(episode))["features"]
         return super()._values(source, episode)
+
+
+def _part(episode: int) -> str:
+    # Threads read the parts; the header of an .npy file is parsed by `ast`, which may fail in several threads at once
+    # (Python 3.11: "SystemError: AST constructor recursion depth mismatch").
+    return f"{episode}.safetensors"
 
 
 def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
