@@ -172,6 +172,7 @@ def serve() -> None:
         __import__(module)
     gc.collect()
     gc.freeze()  # so that children share the pages
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     watched = ctypes.CDLL(shim)
     answers = os.fdopen(os.dup(1), "w")
 
