@@ -147,21 +147,21 @@ class Agent(ABC):
 
     @abstractmethod
     def build(self, weights: torch.Generator) -> None:
-        """Declare the agent's networks by `network` and `tracked`; the generator `weights` draws initial weights."""
+        """Create the agent's networks by `network` and `tracked`; the generator `weights` draws initial weights."""
 
     def network(self, name: str, module: Network, lr: float) -> Network:
-        """Declare a network that Adam trains at rate `lr` on the loss `NAME/loss`."""
+        """Register a network, which Adam trains at rate `lr` on the loss `NAME/loss`."""
         self.modules[name] = module.to(self.device)
         self.optimizers[name] = torch.optim.Adam(module.parameters(), lr=lr, fused=True)
         return module
 
     def tracked(self, name: str, module: Network, lr: float, tau: float) -> tuple[Network, Network]:
-        """Declare a network and its target."""
+        """Register a network as `network` does, and create its target as `target` does; return both."""
         online = self.network(name, module, lr)
         return online, self.target(name, online, tau)
 
     def target(self, name: str, online: Network, tau: float) -> Network:
-        """Declare `target_NAME`, a moving average that each update moves towards `online` by the share `tau`."""
+        """Create `target_NAME`, a moving average that each update moves towards `online` by the share `tau`."""
         copied = frozen_copy(online)
         self.modules[f"target_{name}"], self.targets[name] = copied, tau
         return copied
@@ -273,7 +273,7 @@ class Agent(ABC):
         """Begin new episodes in these rows; agents with a memory clear it."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return True for every row, since agents read every observation."""
+        """Return, for each row (environment), whether `act` reads its next images: always True for agents."""
         return [True] * len(rows)
 
     def state(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ One update computes both gradients at the old parameters, then steps both optimi
     actor loss  (old critic, old policy)              ->  Adam  ->  new policy
 
 An agent consists of three parts: its `critic_loss`, an actor's objective of `ACTOR_OBJECTIVES`, and, if its critic
-bootstraps, a target network declared in `build`. Read `td_infonce.py` first, as an example.
+bootstraps, a target network created in `build`. Read `td_infonce.py` first, as an example.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ContrastiveAgent(Agent):
     """Keys of the batch that the critic loss reads."""
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare critic and actor; agents that bootstrap add a target network."""
+        """Create the critic and the actor; agents that bootstrap add a target network."""
         config, spaces = self.config, self.spaces
         critic = ContrastiveCritic(
             spaces,

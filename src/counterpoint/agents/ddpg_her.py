@@ -84,7 +84,7 @@ class DDPGHER(Agent):
     config: DDPGHERConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare policy, Q and their target networks."""
+        """Create the policy, Q and their target networks."""
         config, A = self.config, self.spaces.action
         actor = SituationMLP(self.spaces, config.hidden, A, weights)
         critic = SituationMLP(self.spaces, config.hidden, 1, weights, actions=A)

@@ -136,7 +136,7 @@ class DecisionTransformer(RewardAgent):
     config: DecisionTransformerConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare the transformer, trained by AdamW."""
+        """Create the transformer, which AdamW trains."""
         config, spaces = self.config, self.spaces
         states, found = len(spaces.observation) == len(spaces.goal) == 1, f"{spaces.observation} and {spaces.goal}"
         hint = "choose an agent for images, such as gcbc or td_infonce"

@@ -64,7 +64,7 @@ class GCBC(Agent):
     config: GCBCConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare the policy."""
+        """Create the policy network, the only network of this agent."""
         policy = StochasticPolicy(self.spaces, self.config.hidden, weights, min_scale=self.config.min_scale)
         self.actor = self.network("actor", policy, self.config.lr)
 

@@ -67,7 +67,7 @@ class IQL(RewardAgent):
     config: IQLConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare the policy, the twin Q with its target network, and V."""
+        """Create the policy, the twin Q with its target network, and V."""
         config, spaces = self.config, self.spaces
         actor = StochasticPolicy(spaces, config.hidden, weights, min_scale=config.min_scale)
         critic = SituationMLP(spaces, config.hidden, 1, weights, members=2, actions=spaces.action)

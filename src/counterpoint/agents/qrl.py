@@ -218,7 +218,7 @@ class QRL(Agent):
     config: QRLConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare critic, policy and multipliers."""
+        """Create the critic, the policy and the multipliers."""
         config, spaces = self.config, self.spaces
         self.critic = self.network("critic", QuasimetricCritic(spaces, config, weights), config.critic_lr)
         policy = StochasticPolicy(spaces, config.hidden, weights)

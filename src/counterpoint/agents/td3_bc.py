@@ -64,7 +64,7 @@ class TD3BC(RewardAgent):
     config: TD3BCConfig
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare the policy, the twin Q and their target networks."""
+        """Create the policy, the twin Q and their target networks."""
         config, A = self.config, self.spaces.action
         actor = SituationMLP(self.spaces, config.hidden, A, weights)
         critic = SituationMLP(self.spaces, config.hidden, 1, weights, members=2, actions=A)

@@ -54,7 +54,7 @@ class TDInfoNCE(ContrastiveAgent):
     critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
     def build(self, weights: torch.Generator) -> None:
-        """Declare critic, actor and target network."""
+        """Create the critic, the actor and the critic's target network."""
         super().build(weights)
         self.target_critic = self.target("critic", self.critic, self.config.tau)
 

@@ -3,7 +3,8 @@
 Episodes are ordered by split, then by task, then by number. An episode depends only on the data set's seed, its task,
 its split and its number, and not on the number of workers, on interruptions or on later extensions. Until all episodes
 are recorded, finished ones are staged in `OUT.partial`, next to the data set; incomplete ones are never stored. An
-interrupted call resumes when repeated. A call with more episodes extends a data set and rewrites its old episodes.
+interrupted call resumes when repeated. A call that asks for more episodes extends a data set; the content of its
+episodes stays the same.
 """
 
 from __future__ import annotations

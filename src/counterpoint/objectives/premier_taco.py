@@ -206,8 +206,8 @@ class FutureHeads(nn.Module):
     def project(self, z: Float[Tensor, "*batch D"], *, stop: bool) -> Float[Tensor, "*batch D"]:
         """Return h = H(z) of future states; with `stop`, no gradient passes to the encoder.
 
-        The paper's H is applied only to future states and trained on them. The H of the authors' code is also applied
-        to the anchors, and trained only on those.
+        In the paper, H is applied to future states only, and learns from them. In the authors' code (`heads =
+        "released"`), H is applied to anchors too; with `stop`, as there, it learns from the anchors only.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not (stop and self.config.heads == "released")):
             projected: Tensor = self.H(z.detach() if stop else z)

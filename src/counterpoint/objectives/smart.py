@@ -231,10 +231,12 @@ class SMART(TargetObjective):
         return self.steps(tuple(range(L)), L).with_transform("noise", Noise((2 * L - 1,), "uniform"))
 
     def encode(self, batch: Batch) -> Features:
-        """Return the three predictions, and the targets that are not in the batch.
+        """Return the three predictions, and what the loss needs besides them and the batch.
 
-        Rows are `next` and `following` [B, L-1, D], `inverse` [B, L-1, A], `hindsight` [B, L, A] and `masked` bool
-        [B, L].
+        The predictions are `next` [B, L-1, D] (embeddings of the next observations), `inverse` [B, L-1, A] (actions
+        between neighbouring observations) and `hindsight` [B, L, A] (all actions). The target of `next` is `following`
+        [B, L-1, D]; the targets of the other two are the batch's actions. `masked`, bool [B, L], is True for the
+        actions at which `hindsight` is scored.
         """
         check_actions(batch["actions"], self.config.context, self.action_dim)
         views = self.views(batch)

@@ -183,9 +183,10 @@ class TD3BCPretraining(StepObjective):
         return self.steps((0, 1), 1, rewards=True).with_transform("noise", Noise((self.action_dim,)))
 
     def encode(self, batch: Batch) -> Features:
-        """Return the values of the data's actions and of the policy's actions, and the targets.
+        """Return what both losses need besides the batch.
 
-        Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B].
+        For the critic's loss: `values` [B, 2], both critics' values of the data's actions, and their `targets` [B]. For
+        the policy's loss: `policy` [B, A], the policy's actions, and `policy_value` [B], their value Q_1.
 
         Raises:
             BadInputError: If actions do not have A dimensions, or there are several ranks and `actor_every` is not 1.

@@ -216,7 +216,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         self._chunks.reset(rows)
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return True for each row whose next images are read, since a plan will use them."""
+        """Return, for each row (environment), whether `act` reads its next images: True if a plan will use them."""
         return self._plans_soon(rows) if self.encoder.config.cameras else [False] * len(rows)
 
     @torch.no_grad()

@@ -74,7 +74,8 @@ class Opened:
             spec of the batches.
         identity: Values that must stay the same to continue a run, in addition to the training episodes' fingerprint.
         facts: Takes the store and the spec of the batches and returns entries for `config.json`.
-        embeds: True if `prepare` computes features. It is then called even if the user gave open stores.
+        embeds: True if `prepare` computes features. `prepare` is then called even if the user passed open stores
+            instead of paths.
         rescored: True to score training episodes too whenever validation episodes are scored.
         words: Returns text about the data to print before training.
     """

@@ -93,9 +93,11 @@ TASKS = {name: SuiteTask(name, instruction) for name, instruction in _INSTRUCTIO
 
 
 def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of tasks without repeats; `pretraining` (DMC-6) and `evaluation` (Table 1) are groups.
+    """Return the tasks that the given names stand for, each task once.
 
-    The suite's spelling (`ball_in_cup-catch`), and underscores or spaces for hyphens (`Finger Turn Hard`), work too.
+    The name `pretraining` stands for the six tasks on which Premier-TACO pretrains (DMC-6), and `evaluation` for the
+    ten of its Table 1. The suite's spelling (`ball_in_cup-catch`), and underscores or spaces for hyphens (`Finger Turn
+    Hard`), work too.
 
     Raises:
         BadInputError: If a name is unknown.

@@ -123,7 +123,7 @@ class WaypointController:
         """Begin episodes; the controller has no memory to reset."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return True for every row, since every observation is read."""
+        """Return, for each row (environment), whether `act` reads its next observation: always True."""
         return [True] * len(rows)
 
     def act(

@@ -95,7 +95,9 @@ _NAMED = {"default": DEFAULT_TASKS, "all": tuple(INSTRUCTIONS)}
 
 
 def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
-    """Return full task names without repeats; `default` and `all` are expanded, `-v3` may be omitted.
+    """Return the tasks that the given names stand for, each task once and with its `-v3`, which names may omit.
+
+    The name `default` stands for `DEFAULT_TASKS`, and `all` for all fifty tasks.
 
     Raises:
         BadInputError: If a name is unknown or no name is given.

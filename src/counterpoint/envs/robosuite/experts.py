@@ -88,7 +88,13 @@ class Hand:
         return float((angle + np.pi / 2) % np.pi - np.pi / 2)
 
     def along(self, move: Array, line: Array, gripper: float) -> Array:
-        """Return the action that moves the hand, points it down and aligns its fingers with a line: float64 [7]."""
+        """Return the action that moves the hand and turns it to point down, with its fingers along a line: float64 [7].
+
+        Args:
+            move: The displacement to command [3], in action units; it is clipped to [-1, 1].
+            line: A horizontal vector [3]; its sign does not matter.
+            gripper: The gripper's action; above 0 closes, below 0 opens.
+        """
         turn = (np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung
         return np.append(np.concatenate([move, turn]).clip(-1.0, 1.0), gripper)
 
