@@ -95,7 +95,7 @@ DATA: dict[str, Command | Group] = {
 }
 
 COMMANDS = Group(
-    "Learn representations of trajectories by contrast, and put them to work.",
+    "Learn representations of trajectories with contrastive losses, and put them to work.",
     "command",
     {
         "collect": Group("Record scripted experts of a simulator as data sets.", "simulator", SUITES),
