@@ -7,7 +7,8 @@ a baseline of TD InfoNCE, implemented as a contrastive RL agent. With C = sigmoi
              w = sg C / (1 - C) at (s', a', g), minimum of the target twins, at most `weight_limit`; a' ~ pi(. | s', g)
     actor    - E_{a ~ pi(. | s, g)} min over twins f(s, a, g)
 
-The policy is commanded to reach the state that is classified, so phi does not need to read the commanded goal.
+The goal that the policy is commanded to reach is always the state that is classified, which psi reads. So phi reads
+only the state and the action.
 """
 
 from __future__ import annotations

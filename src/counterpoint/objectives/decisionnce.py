@@ -9,7 +9,7 @@ Symbols: phi(o_n^i), ..., phi(o_{n+m}^i) -> `frames[i]`; psi(l^j) -> `text[j]`; 
 `transition_rewards`; m depends on how frames are sampled (`draw`).
 
 Where the sources differ:
-  - Algorithm 1 as printed lacks the cross indices in its denominators; we follow Eq. 5 and 7.
+  - The denominators of Algorithm 1 as printed pair each segment only with its own instruction; we follow Eq. 5 and 7.
   - Eq. 5 and 7 have no temperature; the authors fix 0.01 (a logit scale of 100). Algorithm 1 sums the two
     directions, the authors take their mean. We follow the authors.
   - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P telescopes to
@@ -18,7 +18,8 @@ Where the sources differ:
   - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames get millions of times the
     gradient of others. Here that form is used if the difference is at least `STILL` times the frames' norm. Below this
     threshold, reward and gradient go smoothly to 0, since equal frames have no direction.
-  - Eq. 8 as printed sums to (h-1)/h; `draws.StartGoal` corrects it. The authors sample `draws.SortedUniform`.
+  - For a clip of h frames, the probabilities of Eq. 8 as printed sum to (h-1)/h; `draws.StartGoal` corrects this. The
+    authors sample `draws.SortedUniform`.
   - If an instruction occurs twice in a batch, it is a false negative (Appendix F, limitation 1); `labels` avoids this.
 """
 
