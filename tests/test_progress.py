@@ -190,6 +190,18 @@ with ProgressBar("Training", 500_000, "environment steps", done=12_000) as bar:
     assert "…" in line
 
 
+def test_the_last_line_shows_the_whole_note() -> None:
+    """The last note has the result of the work."""
+    script = f"""
+from counterpoint.progress import ProgressBar
+with ProgressBar("Training", 600, "steps") as bar:
+    bar.advance(600, note={LONG_NOTE!r})
+"""
+    shown = " ".join(" ".join(in_a_terminal(script, 80)[-2:]).split())
+    assert shown.endswith(LONG_NOTE)
+    assert shown.startswith("Training 600/600 steps, ")
+
+
 def test_a_terminal_shows_the_time_so_far_before_the_first_unit() -> None:
     script = """
 import time

@@ -128,10 +128,14 @@ class ProgressBar:
         return self._begun is not None and self._done - self._first > _ENOUGH * self._begun[0]
 
     def _drawing(self) -> Table:
-        """Return the line, cut to the terminal's width, with a bar before it if there is room."""
+        """Return the line, with a bar before it if there is room.
+
+        Until the work is done, the note is cut at the terminal's width. The last note has the result and is not cut.
+        """
         text, grid = f"{self._title} {self._text()}", Table.grid(padding=(0, 1))
-        line = Text(f"{text}, {self._note}" if self._note else text, no_wrap=True, overflow="ellipsis")
-        if len(text) + _BAR < self.console.width:
+        whole, cut = f"{text}, {self._note}" if self._note else text, self._done < self._total
+        line = Text(whole, no_wrap=cut, overflow="ellipsis" if cut else "fold")
+        if len(text if cut else whole) + _BAR < self.console.width:
             grid.add_column(width=_BAR)
             grid.add_row(Bar(max(1, self._total), self._done, width=_BAR), line)
         else:
