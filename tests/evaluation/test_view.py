@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
@@ -114,6 +115,15 @@ def test_it_listens_on_this_machine_alone(server: Server) -> None:
     assert server.ask("/", headers={"Host": "rebound.example"})[0] == 400
     with pytest.raises(BadInputError, match="--port"):
         listen(server.port)
+
+
+def test_a_small_video_is_written_whole_before_it_is_read(server: Server, tmp_path: Path) -> None:
+    """The end of an upload, and all of a small one, waits in the file's buffer until the file is closed."""
+    encode_video(tmp_path / "small.mp4", episode(INSTRUCTIONS[0], 4, seed=0, size=64).frames["front"], fps=10)
+    body = (tmp_path / "small.mp4").read_bytes()
+    assert len(body) < io.DEFAULT_BUFFER_SIZE
+    status, address = server.ask("/videos?name=small.mp4", body, {"Content-Type": "application/octet-stream"})
+    assert (status, address[:8]) == (200, "/videos/")
 
 
 def test_another_site_cannot_upload(server: Server, clip: Path) -> None:

@@ -323,7 +323,7 @@ class Viewer:
                     found, expected = f"more than {LARGEST_UPLOAD // 10**6} MB", f"{LARGEST_UPLOAD // 10**6} MB or less"
                     require(size <= LARGEST_UPLOAD, name, found, expected, "cut it: ffmpeg -i IN -t 60 OUT.mp4")
                     file.write(chunk)
-                clip = await run_in_threadpool(self._read_video, path, name)
+            clip = await run_in_threadpool(self._read_video, path, name)
         except BadInputError as error:
             where, found = (text.replace(str(path), name) for text in (error.where, error.found))
             raise BadInputError(where, found, error.expected, error.hint) from error
