@@ -145,6 +145,16 @@ def test_long_work_says_once_how_long_it_takes_and_what_shortens_it(
     assert last.startswith("Training: 60/500000 steps, 10.0/s")
 
 
+def test_the_second_slow_unit_says_how_long_the_work_takes(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with ProgressBar("Planning", 50, "episodes", shorten="--episodes") as bar:
+        for _ in range(2):
+            assert "will take" not in capsys.readouterr().err
+            clock.now += 58
+            bar.advance()
+    said = "Planning will take 46 min 24 s: 48 episodes at 58.0 s/episode; --episodes makes it shorter"
+    assert said in capsys.readouterr().err.splitlines()
+
+
 def test_short_work_says_nothing_of_the_kind(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with ProgressBar("Training", 2000, "steps", shorten="--train.steps") as bar:
         for _ in range(60):
