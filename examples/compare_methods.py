@@ -1,6 +1,7 @@
 """Train several methods on the same videos, and compare their rewards.
 
-The rewards are compared on held-out videos, beside controls. On toy videos:
+The rewards are compared on held-out videos, beside controls. On toy videos
+(about five minutes on two cores):
 
     python examples/compare_methods.py --out runs/compare
 

@@ -1,6 +1,7 @@
 """Label every frame of a LeRobot data set with its progress in [0, 1].
 
-LeRobot's RA-BC reads the labels. On toy videos, converted to LeRobot v3:
+LeRobot's RA-BC reads the labels. On toy videos, converted to LeRobot v3 (some
+minutes on two cores):
 
     python examples/label_lerobot.py --out runs/label
 

@@ -1,6 +1,7 @@
 """Turn a folder of your own videos into a reward.
 
-Train on the videos, write the report, and score a video. On toy videos:
+Train on the videos, write the report, and score a video. On toy videos (some
+minutes on two cores):
 
     python examples/own_videos.py --out runs/own_videos
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from counterpoint import blocks
+from counterpoint import blocks, progress
 from counterpoint.blocks import Block, BlockFiles, Engine, Work, blocks_of, work_through
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.folder import write_part
@@ -73,6 +74,16 @@ def test_blocks_are_full_in_order_and_decided_by_the_data_alone() -> None:
     assert len(blocks_of(np.full(1000, 64))) == 63  # 64000 frames: each the first multiple of 64 from 1000 on
     assert blocks_of(np.array([5, 10**6, 7]))[0].episodes == range(2)
     assert blocks_of(np.full(10**6, 100))[0].frames == 8200
+
+
+@pytest.mark.parametrize(("gpu", "device"), [(True, "cpu"), (True, "cuda"), (False, "cpu")])
+def test_long_work_on_the_processor_names_the_option_that_uses_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, gpu: bool, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    work_through(files_in(tmp_path), content, open_plain, Engine(), title="Labelling", device=device)
+    assert ("; --device cuda makes it shorter" in capsys.readouterr().err) == (gpu and device == "cpu")
 
 
 def test_finished_blocks_are_kept_and_leftovers_removed(tmp_path: Path, expected: dict[str, bytes]) -> None:

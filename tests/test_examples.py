@@ -82,6 +82,9 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cell.source = source
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = "".join(part.get("text", "") for cell in notebook.cells for part in cell.get("outputs", ()))
+    assert "Mean error of progress" in shown
+    assert "Warning" not in shown
     assert (tmp_path / "labels.parquet").is_file()
 
 

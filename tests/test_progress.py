@@ -145,6 +145,16 @@ def test_long_work_says_once_how_long_it_takes_and_what_shortens_it(
     assert last.startswith("Training: 60/500000 steps, 10.0/s")
 
 
+def test_the_second_slow_unit_says_how_long_the_work_takes(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with ProgressBar("Planning", 50, "episodes", shorten="--episodes") as bar:
+        for _ in range(2):
+            assert "will take" not in capsys.readouterr().err
+            clock.now += 58
+            bar.advance()
+    said = "Planning will take 46 min 24 s: 48 episodes at 58.0 s/episode; --episodes makes it shorter"
+    assert said in capsys.readouterr().err.splitlines()
+
+
 def test_short_work_says_nothing_of_the_kind(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with ProgressBar("Training", 2000, "steps", shorten="--train.steps") as bar:
         for _ in range(60):
@@ -188,6 +198,18 @@ with ProgressBar("Training", 500_000, "environment steps", done=12_000) as bar:
     wanted = r"Training 12004/500000 environment steps, [\d.]+/s, \d+ (h|min) \d+ (min|s) "
     assert re.search(wanted, line), line
     assert "…" in line
+
+
+def test_the_last_line_shows_the_whole_note() -> None:
+    """The last note has the result of the work."""
+    script = f"""
+from counterpoint.progress import ProgressBar
+with ProgressBar("Training", 600, "steps") as bar:
+    bar.advance(600, note={LONG_NOTE!r})
+"""
+    shown = " ".join(" ".join(in_a_terminal(script, 80)[-2:]).split())
+    assert shown.endswith(LONG_NOTE)
+    assert shown.startswith("Training 600/600 steps, ")
 
 
 def test_a_terminal_shows_the_time_so_far_before_the_first_unit() -> None:

@@ -5,6 +5,7 @@ The public names are loaded when first used, so that `import counterpoint` is qu
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from counterpoint.registry import LazyTable
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from counterpoint.rewards.model import RewardModel as RewardModel
     from counterpoint.training.recipe import load_recipe as load_recipe
     from counterpoint.training.train import train as train
+
+# In a notebook without ipywidgets, the Hub's client warns of its own progress bars when it is imported.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 _PUBLIC = LazyTable(
     "name",

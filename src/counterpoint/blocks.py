@@ -217,7 +217,8 @@ def work_through(
     files.folder.mkdir(parents=True, exist_ok=True)
     files.clean()
     workers = min(engine.workers or 1, len(todo))
-    with ProgressBar(title, total, "frames", done=total - left) as bar:
+    shorten = "--device cuda" if device == "cpu" and _has_gpu() else ""
+    with ProgressBar(title, total, "frames", done=total - left, shorten=shorten) as bar:
         if engine.name == "ray" and todo:
             finished = _on_ray(files, opener, engine, todo, device)
         elif workers > 1:
@@ -274,8 +275,14 @@ def _one_torch_thread() -> Iterator[None]:
         _set_torch_threads(before)
 
 
-def _torch_threads() -> int:
+def _has_gpu() -> bool:
     import torch  # slow to load, and needed only by work
+
+    return torch.cuda.is_available()
+
+
+def _torch_threads() -> int:
+    import torch
 
     return torch.get_num_threads()
 

@@ -19,7 +19,7 @@ LONG = 600.0
 """Work that will take more than this number of seconds prints an estimate of its duration."""
 _BAR = 10  # columns of the bar
 _TRIED_UNITS, _TRIED_SECONDS = 50, 30.0  # after this many units or seconds, the rate is taken as known
-_ENOUGH = 4  # the first advance leaves the rate after more than this many times its units
+_ENOUGH = 4  # the first advance leaves the rate after more than this many times its units, or after `_TRIED_SECONDS`
 _open: list[ProgressBar] = []
 """The bars that are shown, from the outermost to the innermost."""
 
@@ -114,8 +114,8 @@ class ProgressBar:
     def _measured(self) -> tuple[float, int]:
         """Return the seconds and the units that give the rate.
 
-        The first advance includes the time in which everything starts. It is left out as soon as enough units have
-        followed it, until the work is done.
+        The first advance includes the time in which everything starts. It is left out as soon as enough units or
+        seconds have followed it, until the work is done.
         """
         spent, counted = self._advanced - self._start, self._done - self._first
         units, seconds = self._begun or (0, 0.0)
@@ -124,14 +124,22 @@ class ProgressBar:
         return spent, counted
 
     def _running(self) -> bool:
-        """Return True if enough units have followed the first advance."""
-        return self._begun is not None and self._done - self._first > _ENOUGH * self._begun[0]
+        """Return True if enough units have followed the first advance, or slow units for long enough."""
+        if self._begun is None:
+            return False
+        units, seconds = self._begun
+        counted, slow = self._done - self._first, self._advanced - self._start - seconds >= _TRIED_SECONDS
+        return counted > (units if slow else _ENOUGH * units)
 
     def _drawing(self) -> Table:
-        """Return the line, cut to the terminal's width, with a bar before it if there is room."""
+        """Return the line, with a bar before it if there is room.
+
+        Until the work is done, the note is cut at the terminal's width. The last note has the result and is not cut.
+        """
         text, grid = f"{self._title} {self._text()}", Table.grid(padding=(0, 1))
-        line = Text(f"{text}, {self._note}" if self._note else text, no_wrap=True, overflow="ellipsis")
-        if len(text) + _BAR < self.console.width:
+        whole, cut = f"{text}, {self._note}" if self._note else text, self._done < self._total
+        line = Text(whole, no_wrap=cut, overflow="ellipsis" if cut else "fold")
+        if len(text if cut else whole) + _BAR < self.console.width:
             grid.add_column(width=_BAR)
             grid.add_row(Bar(max(1, self._total), self._done, width=_BAR), line)
         else:

@@ -23,12 +23,12 @@ def test_segments_of_one_video_keep_their_order(tmp_path: Path) -> None:
 def test_held_out_numbers_count_within_the_split_that_was_trained_on(tmp_path: Path) -> None:
     data = write_lerobot(tmp_path / "data", splits={"val": "0:1", "train": "1:3"})
     one = BrowsedSet(data, [{"data": {}, "held_out": [1]}])
-    assert one.marks == {"trained on": [1], "held out": [2]}
-    assert [one.about(number).rpartition(", ")[2] for number in (1, 2)] == ["trained on", "held out"]
-    assert one.counted([0, 1, 2]) == "3 of 3 episodes: 1 trained on, 1 held out"
+    assert one.marks == {"used in training": [1], "held out": [2]}
+    assert [one.about(number).rpartition(", ")[2] for number in (1, 2)] == ["used in training", "held out"]
+    assert one.counted([0, 1, 2]) == "3 of 3 episodes: 1 used in training, 1 held out"
     assert one.counted([0]) == "1 of 3 episodes"
     whole = BrowsedSet(data, [{"data": {"train_split": None}}])
-    assert whole.marks == {"trained on": [0, 1, 2]}
+    assert whole.marks == {"used in training": [0, 1, 2]}
 
 
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:

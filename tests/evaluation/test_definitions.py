@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import counterpoint.objectives
 from counterpoint.evaluation.bench import INPUTS, PARAPHRASES, SEGMENTS, WRONG
 from counterpoint.evaluation.comparison import Comparison, compare
-from counterpoint.evaluation.definitions import ABBREVIATIONS, METRICS, REWARD, SPACE, spelt
+from counterpoint.evaluation.definitions import ABBREVIATIONS, LOGGED, METRICS, REWARD, SPACE, spelt
 from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, embed_store, measure_space
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward
@@ -27,7 +28,15 @@ def compared() -> Comparison:
 
 def test_the_page_defines_every_number_as_the_code_does_and_no_other() -> None:
     defined = {row[0].strip("`"): row[1:4] for row in ROWS if len(row) == 5 and row[0].startswith("`")}
-    assert defined == {name: [metric.formula, metric.chance, metric.better] for name, metric in METRICS.items()}
+    every = {**METRICS, **LOGGED}
+    assert defined == {name: [metric.formula, metric.chance, metric.better] for name, metric in every.items()}
+
+
+def test_every_accuracy_that_training_logs_has_a_chance_level() -> None:
+    objectives = Path(counterpoint.objectives.__path__[0])
+    logged = {name for path in objectives.glob("*.py") for name in re.findall(r'"(\w*_accuracy)"', path.read_text())}
+    assert logged == set(LOGGED)
+    assert all(metric.chance != "none" and metric.level(4, 0.5) in (None, 0.5) for metric in LOGGED.values())
 
 
 def test_the_bench_returns_every_number_and_no_other(compared: Comparison) -> None:

@@ -21,6 +21,7 @@ from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.formats.video import probe_video, read_frames
+from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
@@ -222,6 +223,10 @@ def test_a_policy_of_several_instructions_gets_the_task_s(tmp_path: Path, monkey
     texts.clear()
     evaluate(tmp_path / "run", env="metaworld/stub", episodes=2, envs=1, seed=0)
     assert set(texts) == {"move the dot"}
+    small = {**TINY, "cloning.language": True, "evaluation.episodes": 1, "train.eval_every": 2, "train.trackers": []}
+    run = train("cloning", data, tmp_path / "rolled_out", "metaworld/stub", overrides=small)
+    assert json.loads((run.folder / "result.json").read_text())["success"]["n"] == 1
+    assert ClonedPolicy.from_pretrained(run.model).instruction == ""
 
 
 def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")) -> DiffusionPolicy:

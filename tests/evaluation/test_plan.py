@@ -90,7 +90,9 @@ def test_an_episode_is_planned_and_written(
         assert read["episodes"] == found["episodes"]
         assert found["episodes"][0]["planned"] == 3 * sum(range(1, 11))
         progress, success = (with_interval(found[key]) for key in ("progress", "success"))
-        assert f"plan.json: progress {progress}, success {success}, " in capsys.readouterr().out
+        assert f"plan.json: progress {progress}, success {success}, " in (said := capsys.readouterr()).out
+        assert "Planning: 165/165 simulated actions, " in said.err
+        assert said.err.rstrip().endswith(", episode 1")
         if reward != "constant":
             (tmp_path / "plan.json").unlink()
             continue  # what follows is alike for all
@@ -98,6 +100,7 @@ def test_an_episode_is_planned_and_written(
         (tmp_path / "2.json").unlink()
         more = plan(config.model_copy(update={"episodes": 2}), tmp_path / "plan.json")["episodes"]
         assert (more[0], len(more)) == (found["episodes"][0], 2)
+        assert "Planning: 330/330 simulated actions, " in capsys.readouterr().err
         with pytest.raises(BadInputError, match="other settings"):
             plan(config.model_copy(update={"samples": 5}), tmp_path / "plan.json")
         (tmp_path / "other.json").write_text('{"identity": {}}')

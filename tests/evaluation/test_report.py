@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.evaluation.compare import compare_command
 from counterpoint.evaluation.comparison import Comparison
 from counterpoint.evaluation.report import write_report
+from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.writer import LeRobotWriter
+from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.model import RewardModel
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
@@ -88,6 +92,18 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     assert {"random segments", "short segments", "wrong text", "as recorded"} <= set(comparison.rows[0].inputs)
     assert set(report["space"]) == {"as recorded", "shuffled", "mean taken away"}
     assert all(number["n"] == 8 for numbers in report["space"].values() for number in numbers.values())
+
+
+def test_the_page_of_a_calibrated_run_gives_the_errors_of_progress_and_of_labels(run: Path, data: Path) -> None:
+    encoder = DualEncoder.from_pretrained(run / "model")
+    known = calibrate(RewardModel(encoder), open_dataset(data))
+    assert known is not None
+    errors = known.model_copy(update={"error": 0.301, "averaged_error": 0.202, "monotone_error": 0.103})
+    encoder.config = encoder.config.model_copy(update={"calibration": errors})
+    encoder.save_pretrained(run / "model")
+    shown = " ".join(write_report(run).read_text().split())
+    assert "(0.202 if it is averaged over time, as in labels; 0.103 if it may also never fall)" in shown
+    assert "the reward errs by 0.301 on" in shown
 
 
 def test_a_report_is_a_comparison_of_one_reward(run: Path, data: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
@@ -114,6 +115,15 @@ def test_it_listens_on_this_machine_alone(server: Server) -> None:
     assert server.ask("/", headers={"Host": "rebound.example"})[0] == 400
     with pytest.raises(BadInputError, match="--port"):
         listen(server.port)
+
+
+def test_a_small_video_is_written_whole_before_it_is_read(server: Server, tmp_path: Path) -> None:
+    """The end of an upload, and all of a small one, waits in the file's buffer until the file is closed."""
+    encode_video(tmp_path / "small.mp4", episode(INSTRUCTIONS[0], 4, seed=0, size=64).frames["front"], fps=10)
+    body = (tmp_path / "small.mp4").read_bytes()
+    assert len(body) < io.DEFAULT_BUFFER_SIZE
+    status, address = server.ask("/videos?name=small.mp4", body, {"Content-Type": "application/octet-stream"})
+    assert (status, address[:8]) == (200, "/videos/")
 
 
 def test_another_site_cannot_upload(server: Server, clip: Path) -> None:
@@ -272,7 +282,7 @@ def test_pages_keep_the_data_set_s_numbers_and_mark_what_was_trained_on(
 
     try:
         page = opened.ask("/data/0?split=train")[1]
-        assert "8 of 12 episodes: 5 trained on, 3 held out" in page
+        assert "8 of 12 episodes: 5 used in training, 3 held out" in page
         assert "<option selected>train</option>" in page
         assert [about.split(",")[0] for about in cards("split=val")] == [f"episode {at}" for at in range(8, 12)]
         assert not any("trained" in about or "held" in about for about in cards("split=val"))
@@ -281,17 +291,19 @@ def test_pages_keep_the_data_set_s_numbers_and_mark_what_was_trained_on(
             "episode 4, 14 frames, success, held out",
             "episode 6, 16 frames, failure, held out",
         ]
-        assert [about.split(",")[0] for about in cards("split=trained+on")] == [
+        assert [about.split(",")[0] for about in cards("split=used+in+training")] == [
             f"episode {at}" for at in (0, 2, 3, 5, 7)
         ]
-        assert all("trained on" in about for about in cards("split=trained+on"))
+        assert all("used in training" in about for about in cards("split=used+in+training"))
         texts = [info.instruction for info in open_dataset(data).episodes]
         page = opened.ask("/data/0/episodes/9?split=val")[1]
         assert f"<h1>{texts[9]}</h1>" in page
         assert "episode 9, 19 frames, failure" in page
         assert "/data/0/episodes/8?split=val" in page
         assert "/data/0/episodes/10?split=val" in page
-        assert "episode 3, 13 frames, failure, trained on" in opened.ask("/data/0/episodes/3")[1]
+        learned, held_out = (opened.ask(f"/data/0/episodes/{at}")[1] for at in (3, 4))
+        assert "episode 3, 13 frames, failure, used in training" in learned
+        assert ["A run has learned from this video" in page for page in (learned, held_out)] == [True, False]
     finally:
         opened.close()
 
@@ -303,7 +315,7 @@ def test_an_episode_that_one_of_two_runs_learned_from_is_trained_on(
         file = Path(run) / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"held_out": numbers}))
     (one,) = Viewer(runs[:2], tmp_path).sets
-    assert one.marks == {"trained on": [0, 1, 2, 3, 5, 6, 7], "held out": [4]}
+    assert one.marks == {"used in training": [0, 1, 2, 3, 5, 6, 7], "held out": [4]}
 
 
 def test_a_run_without_language_is_read_towards_the_last_frame(runs: list[str], data: Path, tmp_path: Path) -> None:

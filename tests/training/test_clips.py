@@ -79,9 +79,12 @@ def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path:
 
 
 @pytest.mark.parametrize("recipe", quick(["decisionnce_p-videos"], VIDEOS))
-def test_judges_learn_from_the_other_videos_and_the_model_from_all(recipe: str, tmp_path: Path) -> None:
+def test_judges_learn_from_the_other_videos_and_the_model_from_all(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store, out = episodes(8, ["open the box", "close the box"]), tmp_path / "run"
     run = trained(recipe, store, out, **{"data.folds": 2})
+    assert capsys.readouterr().out.count("Mean error of progress on ") == 1  # of the model, and not of its judges
     config = json.loads((out / "config.json").read_text())
     assert sorted(episode for part in config["judged"] for episode in part) == list(range(8))
     assert "held_out" not in config

@@ -11,7 +11,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset, split_names
 
-TRAINED_ON, HELD_OUT = "trained on", "held out"
+TRAINED_ON, HELD_OUT = "used in training", "held out"
 """Names of two groups of episodes: episodes that a run was trained on, and episodes that all runs held out."""
 SUCCESS = {True: "yes", False: "no", None: "unknown"}
 
@@ -80,7 +80,7 @@ class BrowsedSet:
         ]
 
     def counted(self, numbers: Sequence[int]) -> str:
-        """Return a text with the number of these episodes, and how many of them were trained on or held out."""
+        """Return a text with the number of these episodes, and how many of them were used in training or held out."""
         counts = {name: len(set(numbers) & set(marked)) for name, marked in self.marks.items()}
         parts = [f"{count} {name}" for name, count in counts.items() if count]
         return f"{len(numbers)} of {len(self.store.episodes)} episodes" + (f": {', '.join(parts)}" if parts else "")

@@ -1,4 +1,6 @@
-"""Every number that the bench of rewards returns, defined once: title, formula, chance level and better direction.
+"""Every number that the bench of rewards returns or training logs as an accuracy, defined once.
+
+A definition has a title, a formula, a chance level and the better direction.
 
 The pages of `counterpoint report` and `counterpoint compare` take titles and chance levels from this module.
 `docs/methods/metrics.md` repeats these definitions and adds limits; a test checks that page and module agree.
@@ -12,9 +14,10 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
-Chance = Literal["1/L", "1/2", "0", "1", "1.2", "p", "2p / (1 + p)", "shuffled", "none"]
+Chance = Literal["1/L", "1/C", "1/2", "0", "1", "1.2", "p", "2p / (1 + p)", "shuffled", "none"]
 """The level that a worthless reward or embedding reaches. L is the number of instructions, and p the share of successes
-among the scored trajectories. `shuffled`: the value for the same frames in random order. `none`: there is no level."""
+among the scored trajectories. C is the number of candidates from which a training objective picks one. `shuffled`: the
+value for the same frames in random order. `none`: there is no level."""
 Better = Literal["more", "less", "neither"]
 
 
@@ -36,14 +39,17 @@ class Metric(NamedTuple):
     signed: bool = False
 
     def level(self, instructions: int, successes: float) -> float | None:
-        """Return the chance level as a number; `None` for `none`, and for `shuffled`, which is computed from frames.
+        """Return the chance level as a number.
+
+        It is `None` for `none`, for `1/C`, which depends on the objective, and for `shuffled`, which is computed from
+        frames.
 
         Args:
             instructions: Number of candidate instructions (L).
             successes: Share of successes among the scored trajectories (p).
         """
         match self.chance:
-            case "shuffled" | "none":
+            case "shuffled" | "none" | "1/C":
                 return None
             case "1/L":
                 return 1 / instructions
@@ -159,6 +165,25 @@ SPACE: Mapping[str, Metric] = {
 """Numbers of an encoder's embeddings."""
 
 METRICS: Mapping[str, Metric] = {**REWARD, **SPACE}
+
+LOGGED: Mapping[str, Metric] = {
+    "categorical_accuracy": Metric(
+        "own candidate first",
+        "share of rows whose highest logit, of C candidates, is that of their own",
+        *("1/C", "more"),
+    ),
+    "language_accuracy": Metric(
+        "own candidate first, under words",
+        "share of rows whose highest score under R3M's language head, of C candidates, is that of their own",
+        *("1/C", "more"),
+    ),
+    "window_accuracy": Metric(
+        "own state above its neighbours",
+        "share of window negatives that score below their row's positive; equal scores count half",
+        *("1/2", "more"),
+    ),
+}
+"""Accuracies that training logs in `metrics.jsonl`."""
 
 ABBREVIATIONS = {
     "VOC": "value-order correlation: does the reward rise with time?",

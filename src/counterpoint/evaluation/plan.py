@@ -119,7 +119,7 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
     An interrupted call resumes if it is repeated.
 
     Time on two cores: 410 actions are simulated per second, so that an episode with the default settings takes about a
-    minute. Disk: some kilobytes per episode.
+    minute; a model's reward also renders and embeds an image of every plan. Disk: some kilobytes per episode.
 
     Args:
         config: The settings.
@@ -137,13 +137,15 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
     env, make_reward, identity = prepared(config, device)
     episodes = _begun(out, identity)[: config.episodes]
     opening = opening_actions(env, config)
-    with ProgressBar("Planning", config.episodes, "episodes", done=len(episodes), shorten="--episodes") as bar:
+    each = _planned(config, env.horizon, len(opening))
+    total, done = config.episodes * each, len(episodes) * each
+    with ProgressBar("Planning", total, "simulated actions", done=done, shorten="--episodes") as bar:
         for number in range(len(episodes), config.episodes):
-            seed = episode_seed(config.seed, 3, number)
-            episodes.append({"seed": seed, **plan_episode(env, config, make_reward, seed, opening)})
+            seed, note = episode_seed(config.seed, 3, number), f"episode {number + 1}"
+            tell = partial(bar.advance, note=note)
+            episodes.append({"seed": seed, **plan_episode(env, config, make_reward, seed, opening, tell)})
             result = {"identity": identity, **_result(episodes), "provenance": provenance()}
             write_atomically(out, json.dumps(result, indent=1) + "\n")
-            bar.advance()
     found = _result(episodes)
     rate = f"{found['actions_a_second']:.0f} actions simulated a second"
     progress, success = (with_interval(found[key]) for key in ("progress", "success"))
@@ -201,10 +203,22 @@ def _begun(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
     return cast(list[dict[str, Any]], episodes)
 
 
+def _planned(config: PlanConfig, horizon: int, opening: int) -> int:
+    """Return the number of actions that are simulated for one episode; plans are cut at its end."""
+    return config.samples * config.rounds * sum(min(config.horizon, horizon - at) for at in range(opening, horizon))
+
+
 def plan_episode(
-    env: KitchenEnv, config: PlanConfig, make_reward: Callable[..., Reward], seed: int, opening: Array
+    env: KitchenEnv,
+    config: PlanConfig,
+    make_reward: Callable[..., Reward],
+    seed: int,
+    opening: Array,
+    tell: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Plan one episode that begins with its opening actions, float64 [h, A].
+
+    `tell` is called after each round with its number of simulated actions.
 
     Returns:
         A dictionary. The joint's progress, at most 1: `progress` at the end, `best` at its maximum, `opened` after the
@@ -221,7 +235,9 @@ def plan_episode(
         nonlocal planned
         plans = plans[:, : env.horizon - len(reached)]  # cut at the episode's end
         planned += plans.shape[0] * plans.shape[1]
-        return reward(dynamics.roll(plans)[:, -1])
+        rewards = reward(dynamics.roll(plans)[:, -1])
+        tell(plans.shape[0] * plans.shape[1])
+        return rewards
 
     settings = config.model_dump(include={"horizon", "samples", "rounds", "temperature", "noise", "knots"})
     planner = MPPI(score, env.action_dim, MPPIConfig(**settings))

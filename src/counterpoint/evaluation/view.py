@@ -26,7 +26,7 @@ from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.evaluation.browsed import BrowsedSet
+from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config
@@ -272,6 +272,7 @@ class Viewer:
             one.instructions,
             more,
             about=one.about(at),
+            learned=bool(self.runs) and at in one.marks.get(TRAINED_ON, ()),
             trail=[(one.path.name, _link(f"/data/{number}", query))],
             kept=[(name, value) for name, value in query.items() if value],
             cameras=store.cameras,
@@ -322,7 +323,7 @@ class Viewer:
                     found, expected = f"more than {LARGEST_UPLOAD // 10**6} MB", f"{LARGEST_UPLOAD // 10**6} MB or less"
                     require(size <= LARGEST_UPLOAD, name, found, expected, "cut it: ffmpeg -i IN -t 60 OUT.mp4")
                     file.write(chunk)
-                clip = await run_in_threadpool(self._read_video, path, name)
+            clip = await run_in_threadpool(self._read_video, path, name)
         except BadInputError as error:
             where, found = (text.replace(str(path), name) for text in (error.where, error.found))
             raise BadInputError(where, found, error.expected, error.hint) from error
@@ -429,7 +430,15 @@ class Viewer:
         except (BadInputError, MissingExtraError) as error:
             message = str(error)
         seen = f"; every curve has {len(clip.steps)} of them" if len(clip.steps) < clip.length else ""
-        blank = {"uploaded": False, "kept": [], "cameras": (), "camera": "", "earlier": "", "later": ""}
+        blank = {
+            "uploaded": False,
+            "learned": False,
+            "kept": [],
+            "cameras": (),
+            "camera": "",
+            "earlier": "",
+            "later": "",
+        }
         return self._page(
             "clip",
             400 if message else 200,

@@ -433,15 +433,20 @@ def model_name(model: str) -> str:
     return folder.parent.name if inside else folder.name
 
 
-def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = False) -> str:
-    """Describe in words the errors of the labels, of a constant and of a clock, and the successes."""
+def error_in_words(calibration: Calibration, *, monotone: bool = False) -> str:
+    """Describe in words the errors of labels by this calibration, of a constant and of a clock."""
     constant, clock = calibration.error_of_a_constant, calibration.error_of_a_ramp
     error = calibration.monotone_error if monotone else calibration.averaged_error
     verdict = " (labels no better than a constant)" if error >= constant else ""
-    words = (
-        f"Mean error of progress on {calibration.measured_episodes} {_where(calibration)}: {error:.3f}; "
-        f"of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}\n"
+    where = f"{calibration.measured_episodes} {_where(calibration)}"
+    return (
+        f"Mean error of progress on {where}: {error:.3f}; of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}"
     )
+
+
+def in_words(table: pa.Table, calibration: Calibration, *, monotone: bool = False) -> str:
+    """Describe in words the errors of the labels, of a constant and of a clock, and the successes."""
+    words = error_in_words(calibration, monotone=monotone) + "\n"
     if not calibration.graded:
         return words + "No column of success: too few failures among these videos to fix a threshold"
     names = [name for name in ("episode_index", "segment") if name in table.column_names]

@@ -28,6 +28,7 @@ from counterpoint.objectives.base import Objective
 from counterpoint.parameter_types import Listed
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.instructions import instructions_in_words
+from counterpoint.rewards.label import error_in_words
 from counterpoint.rewards.model import RewardModel
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.plan import Given
@@ -193,7 +194,7 @@ class ClipsRecipe(PretrainingRecipe):
     def finish(
         self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None, run: Run
     ) -> None:
-        """Calibrate the reward, so that the saved encoder can report progress."""
+        """Calibrate the reward, so that the saved encoder can report progress, and print the error of this progress."""
         encoder = modules["encoder"]
         if isinstance(encoder, DualEncoder):  # an encoder of the user's own is not calibrated
             model = RewardModel(encoder, language_reward=modules.get("language_reward"))
@@ -203,6 +204,8 @@ class ClipsRecipe(PretrainingRecipe):
             ]
             found = calibrate(model, train, validation, judges=judges, seed=self.train.seed)
             encoder.config = encoder.config.model_copy(update={"calibration": found})
+            if found and self.data.fold is None:  # a judge's error is not that of the model
+                print(error_in_words(found), flush=True)
 
 
 def build_objective(recipe: ClipsRecipe) -> ClipObjective:

@@ -107,14 +107,16 @@ class RolloutsConfig(FrozenConfig):
         """
         if self.env == "none":
             return None
-        make, until_solved = task_maker(cast(EncodedPolicy, learner.exports()["policy"]), self.env)
-        make().close()  # raises an error now if the policy does not fit
+        first = cast(EncodedPolicy, learner.exports()["policy"])
+        make, until_solved = task_maker(first, self.env)
+        make().close()  # raises an error now if the policy does not fit; gives a policy of several tasks the env's task
         seeds = [episode_seed(seed, 1, number) for number in range(self.episodes)]
 
         def evaluate(steps: int) -> dict[str, float]:
             policy = cast(EncodedPolicy, learner.exports()["policy"])
             if rank():
                 return {}
+            policy.instruction = first.instruction
             with ProgressBar("Evaluating", len(seeds), "episodes") as bar:
                 results = rollout(
                     policy,

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +11,7 @@ from counterpoint.cli.data.doctor import doctor
 from counterpoint.cli.data.info import info, other_scripts
 from counterpoint.data.cache import cached
 from counterpoint.errors import BadInputError
+from counterpoint.formats import open_dataset
 from counterpoint.formats.minari.writer import write_minari
 from tests.formats.lerobot.made import episode as made_episode
 from tests.formats.lerobot.made import write_v30
@@ -22,6 +26,19 @@ def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert fact in told
     for fact in ("train 0:2, val 2:3", "33% of 3 episodes", "task 0", "task 1"):
         assert fact in told
+
+
+def test_info_tells_how_many_episodes_record_success_and_how_long_all_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = open_dataset(write_v30(tmp_path / "set", [made_episode(number) for number in range(3)]))
+    outcomes = zip(store.episodes, (True, False, None), strict=True)
+    store.episodes = tuple(replace(one, success=success) for one, success in outcomes)
+    monkeypatch.setattr("counterpoint.cli.data.info.open_dataset", lambda path, **_: store)
+    info(tmp_path / "set")
+    told = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "success 50% of the 2 of 3 episodes that record it" in told
+    assert re.search(r"frames \d+, \d s ", told)
 
 
 def test_info_tells_how_instructions_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

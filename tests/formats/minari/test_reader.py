@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -204,15 +205,20 @@ def test_an_id_is_looked_for_below_the_local_root_and_then_downloaded(
     assert len(load_minari("D4RL/maze/made-v1")) == 3
 
 
-def test_without_a_network_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_message_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def download(name: str) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
         raise ConnectionError("no route to host")
 
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "handlers", [caplog.handler])
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr(minari, "download_dataset", download)
     with pytest.raises(BadInputError, match=r"no route to host.*minari download D4RL/antmaze/umaze-v1") as caught:
         load_minari("D4RL/antmaze/umaze-v1")
     assert str(tmp_path) in str(caught.value)
+    assert not caplog.records
 
 
 def test_what_is_no_data_set_is_told(tmp_path: Path) -> None:

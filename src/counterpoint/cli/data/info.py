@@ -25,6 +25,7 @@ from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.remote import url_of
 from counterpoint.parameter_types import Name
+from counterpoint.progress import duration
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown
@@ -84,7 +85,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     facts = {
         "format": recognise(path).title,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
-        "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
+        "frames": f"{sum(lengths)}, {duration(seconds)}",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
         "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
         **({"depth": ", ".join(_depth(store, name) for name in store.depth_cameras)} if store.depth_cameras else {}),
@@ -92,7 +93,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
         "splits": ", ".join(f"{name} {text}" for name, text in splits_in_words(path, store, dialect).items()) or "none",
         "instructions": _wording(Counter(episode.instruction for episode in store.episodes)),
-        "success": f"{np.mean(known):.0%} of {len(known)} episodes that say" if known else "not recorded",
+        "success": f"{np.mean(known):.0%} of {_those(len(known), len(lengths))}" if known else "not recorded",
     }
     if isinstance(store, Reader):
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
@@ -129,6 +130,11 @@ def other_scripts(text: str) -> set[str]:
         elif letter >= "\u0250" and kind in ("So", "Sk", "Co", "Cn"):
             found.add("symbols")
     return found
+
+
+def _those(known: int, total: int) -> str:
+    """Return the episodes that record success, in words."""
+    return f"{known} episodes" if known == total else f"the {known} of {total} episodes that record it"
 
 
 def _wording(counts: Counter[str]) -> str:

@@ -8,8 +8,10 @@ ROOT is `MINARI_DATASETS_PATH`, by default `~/.minari/datasets`; a folder that i
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,10 @@ def _find(minari: Any, source: str | Path) -> Path:
     root = Path(os.environ.get("MINARI_DATASETS_PATH", "~/.minari/datasets")).expanduser()
     if is_minari(root / name):
         return root / name
+    print(f"Downloading the Minari data set {name}", file=sys.stderr, flush=True)
+    client = logging.getLogger("huggingface_hub")
+    before = client.level
+    client.setLevel(logging.ERROR)  # its warnings of every attempt say no more than the error below
     try:
         minari.download_dataset(name)
         return Path(minari.load_dataset(name).spec.data_path).parent
@@ -91,3 +97,5 @@ def _find(minari: Any, source: str | Path) -> Path:
             f"~/.minari/datasets/{name} to {root / name}, or give the folder's path"
         )
         raise BadInputError(f"Minari data set {name}", found, "a data set there, or a network", hint) from None
+    finally:
+        client.setLevel(before)
