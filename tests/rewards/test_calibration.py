@@ -181,8 +181,9 @@ def test_the_average_solves_its_equation_at_any_sampling() -> None:
             expected.append(mean)
         mean += (value - mean) * 1e-4 / memory
     np.testing.assert_allclose(averaged(rewards, steps, memory), expected, atol=1e-4)
-    some = np.arange(0, 100, 7)
-    np.testing.assert_allclose(averaged(0.5 * some, some, memory)[5:], 0.5 * some[5:] - 1.5, atol=1e-4)
+    some = np.arange(0.0, 100.0, 7.0)
+    line = np.asarray(0.5 * some, np.float64)
+    np.testing.assert_allclose(averaged(line, some, memory)[5:], line[5:] - 1.5, atol=1e-4)
 
 
 def test_labels_average_over_a_tenth_of_a_training_episode_and_err_less_than_single_frames() -> None:

@@ -210,8 +210,9 @@ def calibrate(
         failed, where = [one.only(False) for one in unseen], "cross-fitting"
     elif solved:
         measured, where = crossed or [held_out.only(True)], "validation"
-    found, *others = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in (fit, smooth, monotone))
-    smooth_error, monotone_error = (float(np.mean([one.error() for one in each])) for each in others)
+    maps = (fit, smooth, monotone)
+    found, *for_labels = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in maps)
+    smooth_error, monotone_error = (float(np.mean([one.error() for one in each])) for each in for_labels)
     successes = np.array([one.progress[-1] for one in found])
     failures = np.interp([gained[-1] for gained in _all_gains(failed, fit.form)], fit.rewards, fit.progress)
     graded = where != "training" and len(failures) >= FAILURES
