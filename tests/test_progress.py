@@ -155,6 +155,19 @@ def test_the_second_slow_unit_says_how_long_the_work_takes(capsys: pytest.Captur
     assert said in capsys.readouterr().err.splitlines()
 
 
+def test_only_the_outer_bar_names_its_option(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    """`compare` trains recipes; its own option shortens it, and it does not have training's."""
+    with ProgressBar("Comparing", 6, "runs", shorten="--seeds") as outer:
+        for _ in range(2):
+            with ProgressBar("Training", 20, "steps", shorten="--train.steps") as inner:
+                for _ in range(20):
+                    clock.now += 60
+                    inner.advance()
+            outer.advance()
+    said = [line for line in capsys.readouterr().err.splitlines() if "shorter" in line]
+    assert said == ["Comparing will take 1 h 20 min: 4 runs at 1200.0 s/run; --seeds makes it shorter"]
+
+
 def test_short_work_says_nothing_of_the_kind(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with ProgressBar("Training", 2000, "steps", shorten="--train.steps") as bar:
         for _ in range(60):

@@ -37,7 +37,7 @@ class ProgressBar:
         every: Seconds between lines if the output is not a terminal.
         shown: If False, nothing is printed; use this in all but one of several processes that do the same work.
         shorten: The option that shortens the work, such as `--train.steps`; it is suggested if the work will take more
-            than ten minutes.
+            than ten minutes, unless another bar is open, whose option counts.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class ProgressBar:
         """If the work will take long, print once how long and how to shorten it."""
         (spent, counted), left = self._measured(), self._total - self._done
         known = self._running() and (self._done - self._first >= _TRIED_UNITS or spent >= _TRIED_SECONDS)
-        if self._shorten and known and left * spent > LONG * counted:
+        if self._shorten and self._around is None and known and left * spent > LONG * counted:
             pace = f"{left} {self._unit} at {_rate(counted / spent, self._unit)}"
             text = f"{self._title} will take {duration(left * spent / counted)}: {pace}"
             self.console.print(Text(f"{text}; {self._shorten} makes it shorter"), soft_wrap=True)

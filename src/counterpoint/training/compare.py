@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from tyro.conf import Positional, arg
 from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.compare import NEEDED, compare_command
 from counterpoint.parameter_types import Computes, Name, Names, PythonOnly
+from counterpoint.progress import ProgressBar
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 
@@ -74,12 +76,13 @@ def compare(
         require(kind == "clips", f"recipe {recipe!r}", f"kind {kind!r}", "a recipe of instructed clips", hint)
     own = dict(overrides or {}) | ({} if dialect is None else {"data.dialect": dialect})
     trained: dict[str, list[str]] = {name: [] for name in names}
-    for seed in range(seeds):
-        for name, recipe in zip(names, recipes, strict=True):
+    with ProgressBar("Comparing", seeds * len(names), "runs", shorten="--seeds", shown=bool(names)) as bar:
+        for seed, (name, recipe) in product(range(seeds), zip(names, recipes, strict=True)):
             run = out / "runs" / f"{name}-{seed}"
             if not (run / "model" / "config.json").is_file():
                 print(f"Training {name}, seed {seed}", flush=True)
                 train(recipe, data, run, overrides={**own, "train.seed": seed}, device=device)
             trained[name].append(str(run))
+            bar.advance()
     options: dict[str, Any] = {"split": split, "cameras": cameras, "max_videos": max_videos, "device": device}
     return compare_command({**trained, **rewards}, data, out, dialect=dialect, **options)
