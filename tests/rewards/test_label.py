@@ -416,7 +416,7 @@ def given(**options: Any) -> Callable[[Path, Path], dict[str, Any]]:
     [
         (unnamed, "episode 0: found no instruction.*--instruction TEXT.*--text-file FILE"),
         (short_file, "1 lines; expected 16"),
-        (given(instruction=" "), "instruction"),
+        (given(instruction=" \u200b"), "instruction"),
         (given(instruction="push", text_file=Path("texts")), "leave one out"),
         (without_calibration, "no calibration.*counterpoint train"),
         (for_goals, "found an instruction; expected a goal image"),

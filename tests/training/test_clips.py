@@ -258,7 +258,7 @@ def worded(*texts: str, segments: tuple[Segment, ...] = ()) -> MemoryStore:
 
 
 def test_episodes_without_an_instruction_are_left_out_of_language(capsys: pytest.CaptureFixture[str]) -> None:
-    data = worded("open", "", "close", " ", "open", "close")
+    data = worded("open", "", "close", "\u200b ", "open", "close")
     train, held_out = open_clips(data, DataConfig(holdout=0.5), language=True)
     assert isinstance(train, SubsetStore)
     assert isinstance(held_out, SubsetStore)

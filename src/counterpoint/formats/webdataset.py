@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.episode import Array, EpisodeInfo, visible
 from counterpoint.data.store import VECTORS
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
@@ -226,13 +226,14 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
         cameras[camera] = [frames[number] for number in sorted(frames)]
     with parsing(where, "a JSON object with an instruction", _HINT):
         about = as_mapping(json.loads(entry["texts"].get("json", "{}")))
-        told, plain = about.get("instruction"), entry["texts"].get("txt", "").strip()
+        told, plain = about.get("instruction"), visible(entry["texts"].get("txt", ""))
+        told = visible(told) if isinstance(told, str) else told
         words = told or plain or entry["texts"].get("cls") or ""
         rates = {fps for _, fps in entry["videos"]}
         fps, rate = as_number(about.get("fps") or (max(rates) if video else _FPS)), max(rates, default=0.0)
         success = about.get("success")
     found, hint = f"the instructions {told!r:.60} in {key}.json and {plain!r:.60} in {key}.txt", "keep one of them"
-    require(not (told and plain) or str(told).strip() == plain, where, found, "one instruction", hint)
+    require(not (told and plain) or told == plain, where, found, "one instruction", hint)
     lengths = {frames for frames, _ in entry["videos"]} if video else {len(frames) for frames in cameras.values()}
     require(len(lengths) == 1, where, f"cameras of {sorted(lengths)} frames", "one length", _HINT)
     good = isinstance(words, str) and (success is None or isinstance(success, bool)) and 0 < fps < math.inf

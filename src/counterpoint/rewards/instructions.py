@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
+from counterpoint.data.episode import visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import decode_image, read_bytes
 from counterpoint.rewards.model import Embedder, check_instructions, cosine, embed_text
@@ -57,7 +58,7 @@ def given_instructions(
         return check_instructions(instruction) * len(names)
     hint = "give --instruction TEXT for all, --text-file FILE with a line for each, or --goal IMAGE"
     for name, text in zip(names, own, strict=True):
-        require(text.strip(), name, "no instruction", "one", hint)
+        require(visible(text), name, "no instruction", "one", hint)
     return list(own)
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from counterpoint.cli.data.info import DataSet, further_columns, says_nothing, splits_in_words, unread_parts
-from counterpoint.data.episode import Array, Episode, task_of
+from counterpoint.cli.data.info import DataSet, further_columns, splits_in_words, unread_parts
+from counterpoint.data.episode import Array, Episode, says_nothing, task_of, visible
 from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
@@ -85,7 +85,7 @@ def convert(
     nameless = sum(says_nothing(info.instruction) for info in store.episodes)
     if instruction is not None:
         found, expected = f"{instruction!r} for {nameless} episodes without an instruction", "a text, and such episodes"
-        require(instruction.strip() and nameless, "--instruction", found, expected, "leave --instruction out")
+        require(visible(instruction) and nameless, "--instruction", found, expected, "leave --instruction out")
     others = [key for key in (store.instructions if isinstance(store, Reader) else ()) if key != instruction_key]
     splits, fingerprint = splits_in_words(path, store, dialect), store.fingerprint
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}

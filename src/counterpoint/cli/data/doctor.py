@@ -22,9 +22,9 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from counterpoint.cli.data.alignment import alignment_of, measure
-from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect, says_nothing
+from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect
 from counterpoint.data.cache import CachedStore
-from counterpoint.data.episode import Array
+from counterpoint.data.episode import Array, says_nothing
 from counterpoint.data.robot_masks import examine_masks, rgb_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError

@@ -15,6 +15,7 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from counterpoint.cli.data.alignment import alignment_of, measure
+from counterpoint.data.episode import says_nothing, visible
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats import open_dataset, recognise, split_names
@@ -28,7 +29,6 @@ from counterpoint.parameter_types import Name
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown
-_VOID = {"", "none", "null", "nan", "n/a", "na", "-", "unknown", "todo", "task", "no instruction"}  # no instruction
 
 
 def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bool = False) -> None:
@@ -98,7 +98,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
         facts |= store.facts
         if store.instructions:
-            empty = {key: sum(not text for text in texts) for key, texts in store.instructions.items()}
+            empty = {key: sum(not visible(text) for text in texts) for key, texts in store.instructions.items()}
             keys = (f"{key} (empty in {count} of {len(lengths)} episodes)" for key, count in empty.items())
             facts["instruction keys"] = ", ".join(keys)
         more = ", ".join(f"{name} {column.dtype}" for name, column in further_columns(store).items())
@@ -112,7 +112,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
-        texts.add_row(Text(text if text.strip() else "(none)"), str(count))
+        texts.add_row(Text(text if text else "(none)"), str(count))
     if len(counts) > _SHOWN:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
     _print_facts(console, path, facts)
@@ -133,7 +133,7 @@ def other_scripts(text: str) -> set[str]:
 
 def _wording(counts: Counter[str]) -> str:
     """Describe instructions: how many are different, missing, or the same except for case, punctuation and spacing."""
-    texts = [text for text in counts if text.strip()]
+    texts = [text for text in counts if text]
     missing = counts.total() - sum(counts[text] for text in texts)
     alike: dict[str, list[str]] = {}
     for text in texts:
@@ -147,11 +147,6 @@ def _wording(counts: Counter[str]) -> str:
         pair = " and ".join(map(repr, twins[0][:2]))
         said += f"; {sum(map(len, twins))} differ only in case, punctuation or spacing, such as {pair}"
     return said
-
-
-def says_nothing(instruction: str) -> bool:
-    """Return whether an instruction is empty, or a placeholder such as "none"."""
-    return instruction.strip().casefold() in _VOID
 
 
 def require_no_dialect(path: str | Path, dialect: str | None) -> None:

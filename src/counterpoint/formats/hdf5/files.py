@@ -30,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.episode import visible
 from counterpoint.data.robot_masks import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, read_each
+from counterpoint.formats.base import OnBadRow, first_text, read_each
 from counterpoint.formats.boundary import as_mapping, as_number, as_numbers, as_whole, parsing
 from counterpoint.formats.hdf5.dialects import (
     DIALECTS,
@@ -343,7 +344,9 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
             raise damaged(where, f"lengths that disagree: {dialect.actions} {length}, {differing}", "one entry a step")
         if length <= dialect.lead:
             raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
-        words = str(_json(where, group.attrs, "ep_meta").get("lang") or "").strip() or _words(group)  # robocasa's first
+        words = visible(str(_json(where, group.attrs, "ep_meta").get("lang") or "")) or _words(
+            group
+        )  # robocasa's first
         return Demo(name, length, words, _success(group, reads), "rewards" in parts)
 
 
@@ -353,7 +356,7 @@ def _words(group: Any) -> str:
     values = [group.attrs[name] for name in _WORDS if name in group.attrs]
     values += [part[()] for part in arrays if part.dtype.kind in "SO" and part.size == 1]
     texts = [value for values in map(np.ravel, values) if len(values) == 1 for value in values]
-    return next((_text(text).strip() for text in texts if isinstance(text, str | bytes) and _text(text).strip()), "")
+    return first_text(visible(_text(text)) for text in texts if isinstance(text, str | bytes))
 
 
 def demo_place(path: Path, name: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.episode import Array, Segment, task_of
+from counterpoint.data.episode import Array, Segment, task_of, visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole
 from counterpoint.formats.lerobot import layout
@@ -179,6 +179,6 @@ def _contradiction(at: EpisodeLocation, segments: Sequence[Segment]) -> BadInput
 
 def _words(at: EpisodeLocation, tasks: Sequence[Segment], subtasks: Sequence[Segment]) -> Words:
     task = tasks[0][1] if len(tasks) == 1 else task_of(tasks)
-    task = task or "; ".join(dict.fromkeys(filter(None, at.tasks)))
+    task = task or "; ".join(dict.fromkeys(filter(visible, at.tasks)))
     segments = tuple(subtasks or tasks)
     return task, () if len(segments) < 2 and task_of(segments) in ("", task) else segments
