@@ -91,6 +91,11 @@ def columns(path: Path) -> dict[str, Any]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
+def test_a_placeholder_is_told_once(data: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    label(data, model=model, instruction="none")
+    assert capsys.readouterr().out.count("Placeholders, which name no task: 'none'; to replace them") == 1
+
+
 def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = label(data, model=model)
     assert capsys.readouterr().out.count("instructions: cosines of their embeddings") == 1
