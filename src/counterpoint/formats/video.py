@@ -75,19 +75,19 @@ def frame_times(path: Media) -> NDArray[np.float64]:
     return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
 
 
-def has_uneven_rate(path: str | Path) -> bool:
+def has_uneven_rate(path: Media) -> bool:
     """Return whether over 5 % of the intervals differ from the median interval by more than half of the median."""
     steps = np.diff(frame_times(path)[:-1])
     return len(steps) > 0 and bool((np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05)
 
 
-def uneven_rate(path: Path) -> Iterator[BadInputError]:
+def uneven_rate(path: Media) -> Iterator[BadInputError]:
     """Yield an error if the frame rate varies, since training treats all steps as equally long."""
     if has_uneven_rate(path):
         steps = np.maximum(np.diff(frame_times(path)[:-1]), 1e-6)
         found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / steps.min():.3g} frames a second"
         hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is read at its own time"
-        yield BadInputError(path, found, "a constant one", hint)
+        yield BadInputError(str(path), found, "a constant one", hint)
 
 
 def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:

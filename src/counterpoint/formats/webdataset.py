@@ -43,7 +43,7 @@ from counterpoint.formats.boundary import (
 from counterpoint.formats.recognition import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
-from counterpoint.formats.video import frame_times, probe_video, read_frames
+from counterpoint.formats.video import frame_times, probe_video, read_frames, uneven_rate
 
 _TEXTS = ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
@@ -119,6 +119,12 @@ class WebDatasetStore(Reader):
         self.names = [sample.where for sample in self._samples]
         self.identity = [sample.key for sample in self._samples]
 
+    @property
+    def videos(self) -> list[Part]:
+        """The videos of all samples and cameras."""
+        found = (sample for sample in self._samples if sample.video)
+        return [_part(one.shard, one.key, place) for one in found for (place,) in one.cameras.values()]
+
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return the images, uint8 [N, H, W, 3]."""
         sample = self._samples[episode]
@@ -144,7 +150,9 @@ class WebDatasetStore(Reader):
         return not sample.video and is_depth(read_ranges(sample.shard, [(offset, min(size, _HEADER))])[0])
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield the samples whose KEY.json gives another frame rate than their video has."""
+        """Yield videos whose rate varies, and samples whose KEY.json gives another frame rate than their video has."""
+        for video in self.videos:
+            yield from uneven_rate(video)
         for sample in self._samples:
             if abs(sample.told_fps / sample.info.fps - 1) > _RATES:
                 expected, hint = f"{sample.told_fps:g}, as fps says", "leave fps out: a video has its own"

@@ -23,8 +23,9 @@ from counterpoint.formats.hdf5.reader import Hdf5Store
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
-from counterpoint.formats.video import has_uneven_rate
+from counterpoint.formats.video import Media, has_uneven_rate
 from counterpoint.formats.video_folder import ClipsStore
+from counterpoint.formats.webdataset import WebDatasetStore
 from counterpoint.parameter_types import Name, Number, Repeated
 from counterpoint.progress import ProgressBar
 
@@ -217,14 +218,20 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
     rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
-    videos = [source for source in store.sources if source.variable] if isinstance(store, ClipsStore) else []
-    variable = any(has_uneven_rate(video.path) for video in videos)
+    videos: Sequence[Media] = ()
+    if isinstance(store, ClipsStore):
+        videos = [source.path for source in store.sources if source.variable]
+    elif isinstance(store, WebDatasetStore):
+        videos = store.videos
+    variable, acts = any(map(has_uneven_rate, videos)), store.actions(0) is not None
     if fps is None and (len(rates) > 1 or variable):
         found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
         hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"
+        if acts:
+            hint = "use the data unconverted, where each step keeps its own time: an action cannot be resampled"
         raise BadInputError("frames a second", found, "one rate, as LeRobot data sets have", hint)
     expected = "videos alone: an action belongs to its own time step"
-    require(fps is None or store.actions(0) is None, "--fps", "data with actions", expected, "leave --fps out")
+    require(fps is None or not acts, "--fps", "data with actions", expected, "leave --fps out")
     return fps or next(iter(rates))
 
 
