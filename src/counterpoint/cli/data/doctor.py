@@ -36,7 +36,7 @@ from counterpoint.formats.lerobot.clock import clock_error, start_error
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_table, reading
-from counterpoint.formats.lerobot.words import read_words
+from counterpoint.formats.lerobot.words import outside_episodes, read_words
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.remote import located, url_of
 from counterpoint.formats.video import probe_video, uneven_rate
@@ -352,9 +352,10 @@ def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
 
 
 def _words(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
-    """Check the tasks that the rows name against the episode table, without relying on statistics."""
+    """Check tasks in rows against the episode table, without relying on statistics, and the times of subtasks."""
     try:
         read_words(root, info, locations, rows=True)
+        yield from outside_episodes(info, locations)
     except BadInputError as error:
         yield error
 
