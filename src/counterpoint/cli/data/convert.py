@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from counterpoint.cli.data.info import DataSet, further_columns, splits_in_words, unread_parts
+from counterpoint.cli.data.info import DataSet, further_columns, sizes_in_words, splits_in_words, unread_parts
 from counterpoint.data.episode import Array, Episode, says_nothing, task_of, visible
 from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
@@ -108,6 +108,11 @@ def convert(
         judged=layout.SUCCESS not in drop,
     )
     require(store.cameras or store.state(0) is not None, path, *_NOTHING)
+    for camera in store.cameras if size is None else ():
+        sizes = store.sizes(camera)
+        hint = f"bring all to one, of N x N pixels: --size {min(sizes.most_common(1)[0][0])}"
+        where, expected = f"{path}, {camera}", "one size, as LeRobot data sets have"
+        require(len(sizes) == 1, where, f"images of {sizes_in_words(sizes)}", expected, hint)
     first, _ = convert_one(order[0])
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}

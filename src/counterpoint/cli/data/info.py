@@ -80,13 +80,13 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     rates = sorted({round(episode.fps, 2) for episode in store.episodes})
     known = [episode.success for episode in store.episodes if episode.success is not None]
     seconds = sum(episode.length / episode.fps for episode in store.episodes)
-    sizes = {camera: store.frames(0, np.array([0]), camera).shape for camera in store.cameras}
+    sizes = {camera: sizes_in_words(store.sizes(camera)) for camera in store.cameras}
     facts = {
         "format": recognise(path).title,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
         "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
-        "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
+        "cameras": ", ".join(f"{name} {words}" for name, words in sizes.items()) or "none",
         **({"depth": ", ".join(_depth(store, name) for name in store.depth_cameras)} if store.depth_cameras else {}),
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
@@ -147,6 +147,15 @@ def _wording(counts: Counter[str]) -> str:
         pair = " and ".join(map(repr, twins[0][:2]))
         said += f"; {sum(map(len, twins))} differ only in case, punctuation or spacing, such as {pair}"
     return said
+
+
+def sizes_in_words(sizes: Counter[tuple[int, int]]) -> str:
+    """Return sizes (height, width) as `32x24` (width first), each with its number of episodes if there are several."""
+    if len(sizes) == 1:
+        return "".join(f"{width}x{height}" for height, width in sizes)
+    return " and ".join(
+        f"{width}x{height} ({count} of {sizes.total()} episodes)" for (height, width), count in sizes.most_common()
+    )
 
 
 def require_no_dialect(path: str | Path, dialect: str | None) -> None:

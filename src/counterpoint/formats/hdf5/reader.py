@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 from threading import Lock
@@ -132,6 +133,16 @@ class Hdf5Store(Reader):
             images = images.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images[:, ::-1] if layout.bottom_first else images)
 
+    def sizes(self, camera: str) -> Counter[tuple[int, int]]:
+        """Return each size (height, width) of a camera's images with its number of episodes."""
+        found = Counter[tuple[int, int]]()
+        for episode, (layout, _) in enumerate(self._demos):
+            shape = self._read(episode, f"{layout.dialect.images}/{obs_key(camera)}", lambda rows: rows.shape)
+            if len(shape) < 4:  # compressed images
+                shape = self.frames(episode, np.zeros(1, np.int64), camera).shape
+            found[shape[2:] if shape[-1] not in (1, 3) else shape[1:3]] += 1
+        return found
+
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions or rewards of rows `lead` ... T-1, or one of both kinds of state of rows 0 ... T-1-`lead`."""
         layout, demo = self._demos[episode]
@@ -167,11 +178,14 @@ class Hdf5Store(Reader):
 
     def _rows(self, episode: int, part: str, wanted: Array | None = None) -> Array:
         """Return a whole dataset, or its rows `wanted`, which ascend without repeats."""
+        values: Array = self._read(episode, part, lambda rows: rows[()] if wanted is None else rows_of(rows, wanted))
+        return values
+
+    def _read(self, episode: int, part: str, read: Callable[[Any], Any]) -> Any:
+        """Return what `read` takes from a dataset."""
         layout, demo = self._demos[episode]
         with _READING, parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
-            rows = self._file(layout.path)[f"data/{demo.name}/{part}" if demo.name else part]
-            values: Array = rows[()] if wanted is None else rows_of(rows, wanted)
-        return values
+            return read(self._file(layout.path)[f"data/{demo.name}/{part}" if demo.name else part])
 
     def _file(self, path: Path) -> Any:
         if self._owner != os.getpid():  # a forked process must not read from its parent's open files
