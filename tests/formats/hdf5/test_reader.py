@@ -234,7 +234,7 @@ def test_nothing_that_is_read_is_not_converted(tmp_path: Path) -> None:
         for demo in file["data"].values():
             file.move(f"{demo.name}/obs", f"{demo.name}/own")
             demo.create_group("obs")
-            file.move(f"{demo.name}/own", f"{demo.name}/obs/policy")
+            file.move(f"{demo.name}/own", f"{demo.name}/obs/critic")
     with pytest.raises(BadInputError, match=r"found neither images nor a state.*data info names what is left out"):
         convert(path, tmp_path / "out")
 
