@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.data.episode import Episode
+from counterpoint.data.episode import Episode, EpisodeInfo, says_nothing, task_of, visible
 from counterpoint.errors import BadInputError
 
 GOOD: dict[str, Any] = {
@@ -48,3 +48,21 @@ def test_mappings_are_frozen() -> None:
 def test_bad_episodes_say_what_is_wrong(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInputError, match=words):
         Episode(**(GOOD | change))
+
+
+UNSEEN = ["\u200b", "\ufeff", " \t\u00a0\u3000", "\u2060\u200d \u200e"]
+
+
+@pytest.mark.parametrize("text", UNSEEN)
+def test_a_text_that_shows_nothing_is_no_instruction(text: str) -> None:
+    info = EpisodeInfo(3, text, 10.0, segments=((0, "open"), (2, text)))
+    assert (info.instruction, info.segments) == ("", ((0, "open"), (2, "")))
+    assert says_nothing(text)
+    assert says_nothing(f"{text}None{text}")
+    assert visible(f"{text}open\u200b it{text}") == "open\u200b it"
+    assert task_of([(0, text), (1, "open")]) == "open"
+
+
+def test_words_are_kept_as_they_are() -> None:
+    assert EpisodeInfo(3, " open it ", 10.0).instruction == " open it "
+    assert not says_nothing("nones")

@@ -74,3 +74,9 @@ def test_numbers_have_decimal_commas_where_semicolons_separate(tmp_path: Path) -
 def test_what_is_no_table_is_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=message):
         rows_of(tmp_path / "table.csv", content)
+
+
+def test_an_instruction_that_shows_nothing_is_refused(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path / "table.csv", "video,instruction\na.mp4,\u200b\n")
+    with pytest.raises(BadInputError, match="text that is not empty"):
+        row.text("instruction")

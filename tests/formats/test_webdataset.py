@@ -143,8 +143,27 @@ def test_a_video_s_own_times_count(tmp_path: Path) -> None:
     assert isinstance(store, WebDatasetStore)
     np.testing.assert_allclose(store.timestamps(0), times, atol=1e-4)
     assert store.episodes[1].fps == 10
-    (finding,) = store.findings()
-    assert (finding.found, finding.expected) == ("10 frames a second", "30, as fps says")
+    varies, told = store.findings()
+    assert varies.found == "a variable frame rate: 5 to 30 frames a second"
+    assert (told.found, told.expected) == ("10 frames a second", "30, as fps says")
+
+
+def test_a_video_of_variable_rate_is_converted_at_a_given_rate_alone(tmp_path: Path) -> None:
+    times = write_variable_rate(tmp_path / "v.mp4")
+    video, acted = (tmp_path / "v.mp4").read_bytes(), io.BytesIO()
+    np.save(acted, np.zeros((len(times), 2), np.float32))
+    members: dict[str, bytes | str] = {"0__mp4": video, "0__txt": "open"}
+    path = shard(tmp_path / "set/s.tar", **members)
+    with pytest.raises(BadInputError, match=r"found a rate that varies.*give --fps 13 to take"):
+        convert(path.parent, tmp_path / "out")
+    out = open_dataset(convert(path.parent, tmp_path / "out", fps=10))
+    assert out.episodes[0].length == int(times[-1] * 10) + 1
+    change = out.frames(0, np.array([20])).astype(float) - open_dataset(path.parent).frames(0, np.arange(len(times)))
+    assert np.abs(change).mean(axis=(1, 2, 3)).argmin() == np.abs(times - 2.0).argmin()
+    acting = shard(tmp_path / "acting/s.tar", **members, **{"0__actions__npy": acted.getvalue()})
+    with pytest.raises(BadInputError, match="use the data unconverted"):
+        convert(acting.parent, tmp_path / "never")
+    assert not (tmp_path / "never").exists()
 
 
 def test_packed_shards_name_the_command_that_unpacks_them(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path, capsys: 
     clip = video(tmp_path / "clip.mp4")
     out = tmp_path / "out"
     written = reward_command([clip], INSTRUCTIONS[0], against=INSTRUCTIONS[1:3], model="run", out=out)
-    assert capsys.readouterr().out.count("3 instructions: cosines of their embeddings") == 1
+    said = capsys.readouterr().out
+    assert said.count("3 instructions: cosines of their embeddings") == 1
+    assert "Placeholders" not in said
     assert [p.name for p in written] == ["clip.csv", "clip.png", "clip.html"]
     with written[0].open(newline="") as file:
         rows = list(csv.reader(file))
@@ -55,6 +57,12 @@ def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path, capsys: 
     assert "https://" not in page
     assert page.count("data:image/jpeg;base64,") >= 11
     assert INSTRUCTIONS[2] in page
+
+
+def test_a_placeholder_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clips = [video(tmp_path / name) for name in ("a.mp4", "b.mp4")]
+    reward_command(clips, "N/A", model="run", out=tmp_path / "out")
+    assert capsys.readouterr().out.count("Placeholders, which name no task: 'N/A'; to replace them") == 1
 
 
 def test_a_video_of_variable_rate_keeps_its_own_times(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_frames_of_another_kind_are_refused(bad: Any, word: str) -> None:
     assert word in str(error.value)
 
 
-@pytest.mark.parametrize("bad", ["", "  ", [], ["open", ""], ["open", 3], 3, None, b"open", {"open"}])
+@pytest.mark.parametrize("bad", ["", "  ", "\u200b", [], ["open", "\ufeff"], ["open", 3], 3, None, b"open", {"open"}])
 def test_other_values_than_instructions_are_refused(bad: Any) -> None:
     with pytest.raises(BadInputError, match="instruction"):
         check_instructions(bad)

@@ -81,3 +81,10 @@ def test_clip_s_tokens_come_without_padding() -> None:
     encoder = DualEncoder(config)
     assert len(encoder.text.tokens("open it")) == 4  # type: ignore[operator]
     assert "'Open  it' = 'open it' (equal tokens)" in instructions_in_words(encoder, ["Open  it", "open it", "it"])
+
+
+def test_placeholders_are_told_with_the_command_that_replaces_them() -> None:
+    told = "Placeholders, which name no task: 'none', 'N/A'; to replace them: counterpoint data convert DATA OUT"
+    assert f"{told} --instruction TEXT" in instructions_in_words(Words(), ["none", "open", "N/A", "none"]).splitlines()
+    assert instructions_in_words(Words(), ["none"]).startswith("Placeholders")
+    assert "Placeholders" not in instructions_in_words(Words(), ["open", "stop"])

@@ -91,6 +91,11 @@ def columns(path: Path) -> dict[str, Any]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
+def test_a_placeholder_is_told_once(data: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    label(data, model=model, instruction="none")
+    assert capsys.readouterr().out.count("Placeholders, which name no task: 'none'; to replace them") == 1
+
+
 def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = label(data, model=model)
     assert capsys.readouterr().out.count("instructions: cosines of their embeddings") == 1
@@ -416,7 +421,7 @@ def given(**options: Any) -> Callable[[Path, Path], dict[str, Any]]:
     [
         (unnamed, "episode 0: found no instruction.*--instruction TEXT.*--text-file FILE"),
         (short_file, "1 lines; expected 16"),
-        (given(instruction=" "), "instruction"),
+        (given(instruction=" \u200b"), "instruction"),
         (given(instruction="push", text_file=Path("texts")), "leave one out"),
         (without_calibration, "no calibration.*counterpoint train"),
         (for_goals, "found an instruction; expected a goal image"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
@@ -171,6 +173,18 @@ def test_an_instruction_that_would_be_cut_is_refused_before_frames_are_decoded(
     monkeypatch.setattr("counterpoint.training.cloning.prepared", lambda *_, **__: pytest.fail("frames were decoded"))
     with pytest.raises(BadInputError, match=r"321 words.*expected at most 256 word pieces"):
         train("cloning", data, tmp_path / "run", overrides=overrides | {"encoder.kind": "resnet18_film"})
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_placeholders_are_told_where_the_policy_reads_them(
+    reads: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra `text`")
+    store = MemoryStore([replace(episode, instruction="N/A") for episode in control_store(2)._episodes])
+    data = write_control_set(tmp_path / "data", {"train": store})
+    trained(data, tmp_path / "run", cloning__language=reads)
+    told = "Placeholders, which name no task: 'N/A'; to replace them: counterpoint data convert"
+    assert capsys.readouterr().out.count(told) == int(reads)
 
 
 @pytest.mark.sim

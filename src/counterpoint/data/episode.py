@@ -6,6 +6,7 @@ last action.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from counterpoint.errors import BadInputError, require
 
 Array = NDArray[Any]
+_VOID = {"", "none", "null", "nan", "n/a", "na", "-", "unknown", "todo", "task", "no instruction"}
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's control and format characters (of zero width), and spaces
 
 Segment = tuple[int, str]
 """A part of an episode with a task of its own: the number of its first step, and the task in words."""
@@ -24,7 +27,18 @@ Segment = tuple[int, str]
 
 def task_of(segments: Sequence[Segment]) -> str:
     """Return the task of a whole episode in words: the different tasks of its segments, in order."""
-    return "; ".join(dict.fromkeys(words for _, words in segments if words))
+    return "; ".join(dict.fromkeys(words for _, words in segments if visible(words)))
+
+
+def visible(text: str) -> str:
+    """Return a text without the spaces, of any kind, and the characters of zero width around it."""
+    shown = [at for at, letter in enumerate(text) if unicodedata.category(letter) not in _UNSEEN]
+    return text[shown[0] : shown[-1] + 1] if shown else ""
+
+
+def says_nothing(instruction: str) -> bool:
+    """Return whether an instruction is empty, shows nothing, or is a placeholder such as "none"."""
+    return visible(instruction).casefold() in _VOID
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,7 @@ class EpisodeInfo:
 
     Attributes:
         length: T, the number of steps (at least 1).
-        instruction: The task in words; empty when the source has none.
+        instruction: The task in words; empty when the source has none, or a text that shows nothing.
         fps: Frames a second.
         success: True when the episode succeeded; `None` where the source does not say.
         segments: Parts with tasks of their own, in order; the first starts at step 0. Empty if there is only one task.
@@ -47,6 +61,13 @@ class EpisodeInfo:
     success: bool | None = None
     segments: tuple[Segment, ...] = ()
     wordings: tuple[str, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if not visible(self.instruction):
+            object.__setattr__(self, "instruction", "")
+        if self.segments:
+            parts = tuple((first, words if visible(words) else "") for first, words in self.segments)
+            object.__setattr__(self, "segments", parts)
 
 
 @dataclass(frozen=True, slots=True)

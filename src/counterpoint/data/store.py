@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -63,6 +64,14 @@ class EpisodeStore:
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return the images, uint8 [N, H, W, 3], at the N step `indices` (in range, any order, repeats allowed)."""
         raise NotImplementedError
+
+    def sizes(self, camera: str) -> Counter[tuple[int, int]]:
+        """Return each size (height, width) of a camera's images with its number of episodes.
+
+        A store whose images may differ between episodes says so if it need not decode them; others look at the first.
+        """
+        height, width = self.frames(0, np.zeros(1, np.int64), camera).shape[1:3]
+        return Counter({(int(height), int(width)): len(self.episodes)})
 
     def recording(self, episode: int) -> Hashable:
         """Return the recording that an episode belongs to: the episode itself, or a file with several episodes."""

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from counterpoint.data.episode import Array, EpisodeInfo, check_finite
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite, visible
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.boundary import as_numbers, parsing
@@ -76,8 +76,8 @@ def require_split(path: str | Path, split: str | None, names: Iterable[str]) -> 
 
 
 def first_text(texts: Iterable[str]) -> str:
-    """Return the first text that is not empty, or an empty text."""
-    return next(filter(None, texts), "")
+    """Return the first text that shows anything, or an empty text."""
+    return next(filter(visible, texts), "")
 
 
 def require_new(path: Path) -> None:
@@ -188,7 +188,7 @@ class Reader(EpisodeStore):
         store = copy(self)
         if key == SAMPLE:
             every = [
-                tuple(dict.fromkeys(text for text in texts if text.strip()))
+                tuple(dict.fromkeys(text for text in texts if visible(text)))
                 for texts in zip(*self.instructions.values(), strict=True)
             ]
             store.episodes = tuple(replace(info, wordings=one) for info, one in zip(self.episodes, every, strict=True))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.episode import visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, raise_error
 from counterpoint.formats.boundary import read_bytes
@@ -41,9 +42,9 @@ class Row:
     def text(self, column: str) -> str:
         """Return a field that must be text and not blank, without the spaces around it."""
         value = self.fields.get(column)
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str) or not visible(value):
             raise self.error(column, value, "text that is not empty")
-        return value.strip()
+        return visible(value)
 
     def seconds(self, column: str) -> float | None:
         """Return a time in seconds, finite and not negative; `None` if it is left out."""

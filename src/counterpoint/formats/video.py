@@ -8,7 +8,6 @@ it and decoding from there. Encoding sets a keyframe every second frame, which m
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import av
 import numpy as np
@@ -25,8 +24,9 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import MOST_PIXELS, parsing
+from counterpoint.formats.containers import EXPECTED, is_cut, open_container, require_whole
 from counterpoint.formats.lru import LRUCache
-from counterpoint.formats.remote import Part, Stream, opened
+from counterpoint.formats.remote import Part, opened
 
 # On small frames, threads cost more than they save, and threads do not survive a fork. PyAV < 17 uses none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
@@ -75,19 +75,19 @@ def frame_times(path: Media) -> NDArray[np.float64]:
     return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
 
 
-def has_uneven_rate(path: str | Path) -> bool:
+def has_uneven_rate(path: Media) -> bool:
     """Return whether over 5 % of the intervals differ from the median interval by more than half of the median."""
     steps = np.diff(frame_times(path)[:-1])
     return len(steps) > 0 and bool((np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05)
 
 
-def uneven_rate(path: Path) -> Iterator[BadInputError]:
+def uneven_rate(path: Media) -> Iterator[BadInputError]:
     """Yield an error if the frame rate varies, since training treats all steps as equally long."""
     if has_uneven_rate(path):
         steps = np.maximum(np.diff(frame_times(path)[:-1]), 1e-6)
         found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / steps.min():.3g} frames a second"
         hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is read at its own time"
-        yield BadInputError(path, found, "a constant one", hint)
+        yield BadInputError(str(path), found, "a constant one", hint)
 
 
 def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
@@ -133,12 +133,12 @@ def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, Array, i
     return read_frames(path, np.arange(start, stop)), frame_times(path)[start:stop], info.frames
 
 
-_EXPECTED, _HINT = "a whole, readable video", "copy or encode it again"
+_HINT = "copy or encode it again"
 
 
 def reading(path: Media) -> AbstractContextManager[None]:
     """Turn every error on a damaged file into `BadInputError`."""
-    return parsing(str(path), _EXPECTED, _HINT)
+    return parsing(str(path), EXPECTED, _HINT)
 
 
 _FileKey = tuple[str | Part, int, int]
@@ -176,11 +176,7 @@ class _Index:
     orientation: tuple[int, int, int]  # from the stored to the shown image: see `_orientation`
 
 
-# A title that is not UTF-8 must not make a video unreadable; av 19 reads any title, and dropped the option.
-_TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
-_LFS = b"version https://git-lfs"
-_MOST_BOXES = 10_000  # top-level boxes that are examined: a fragmented file has two per second
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
 
@@ -188,74 +184,12 @@ def _index(key: _FileKey) -> _Index:
     return _indexes.get(key, lambda: _walk(key[0]))
 
 
-def _container(path: str | Part, source: str | Stream) -> Any:
-    """Open a file; an .mp4 or .mov that is cut off before its index raises an error that says so."""
-    try:
-        return av.open(source, "r", **_TITLES)
-    except av.InvalidDataError:
-        with _bytes_of(path) as file:
-            head = file.read(len(_LFS))
-        require(head, str(path), "an empty file", _EXPECTED, "copy or download it again, or leave it out")
-        hint = "fetch the files themselves: git lfs pull, in the folder of the repository"
-        require(head != _LFS, str(path), "the text that Git LFS keeps in place of a file", _EXPECTED, hint)
-        kinds, _ = _boxes(path)
-        if kinds[:1] != [b"ftyp"] or b"moov" in kinds:
-            raise
-        found = "a video that is cut short: its index (moov), which is written last, is missing"
-        hint = (
-            "copy it again if the original is whole; if not, untrunc may rebuild it from an intact video of the same "
-            "device (ffmpeg cannot), or leave it out; from .mkv and fragmented .mp4, ffmpeg saves what precedes a cut"
-        )
-        raise BadInputError(str(path), found, "a whole video", hint) from None
-
-
-def _boxes(path: str | Part) -> tuple[list[bytes], bool]:
-    """Return the kinds of the top-level boxes of an .mp4 or .mov, and whether the last one is cut short."""
-    kinds: list[bytes] = []
-    with _bytes_of(path) as file:
-        end, place = file.seek(0, os.SEEK_END), 0
-        while place + 8 <= end and len(kinds) < _MOST_BOXES:
-            file.seek(place)
-            size, kind, large = struct.unpack(">I4sQ", file.read(16).ljust(16, b"\0"))
-            kinds.append(kind)
-            size = large if size == 1 else size
-            if size < 8:  # 0 means that the box extends to the end
-                return kinds, False
-            place += size
-    return kinds, place > end
-
-
-def _require_whole(path: str | Part) -> None:
-    """Raise a `BadInputError` if a Matroska file is shorter than its header says; unfinished recordings may not say."""
-    place, end, known = 0, 0, False
-    with _bytes_of(path) as file:
-        head, size = file.read(4096), file.seek(0, os.SEEK_END)
-    for kind in (b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"):  # the elements EBML and Segment, one after the other
-        place = end
-        if head[place : place + 4] != kind:
-            return
-        width = 9 - head[place + 4].bit_length()  # bytes of the length, given by its leading bit
-        most = (1 << 7 * width) - 1
-        length = int.from_bytes(head[place + 4 : place + 4 + width]) & most
-        end, known = place + 4 + width + length, length < most
-    hint = "copy it again, or keep what is left: ffmpeg -i IN -c copy OUT.mkv"
-    require(not known or end <= size, str(path), f"a video that is cut short: {size} bytes", f"{end} bytes", hint)
-
-
-@contextmanager
-def _bytes_of(path: str | Part) -> Iterator[IO[bytes]]:
-    source = opened(path)
-    with Path(source).open("rb") if isinstance(source, str) else source as file:
-        yield file
-
-
 def _walk(path: str | Part) -> tuple[_Index, int]:
     """Return a file's index and the index's size in bytes."""
     source = opened(path)
-    with reading(path), _container(path, source) as container:
+    with reading(path), open_container(path, source) as container:
         require(container.streams.video, str(path), "no video stream", "a video", "give another file")
-        if container.format.name.startswith("matroska"):
-            _require_whole(path)
+        require_whole(path, container.format.name)
         stream = _limited(path, container.streams.video[0])
         known = [] if isinstance(source, str) else _entries(stream)
         packets = known or [_packet(path, packet) for packet in container.demux(stream) if packet.size]
@@ -263,20 +197,21 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
         # A video that was trimmed without being encoded again has an edit list, which leaves out stored frames.
         is_mov = container.format.name.startswith("mov")
         short = len(packets) < stream.frames or (is_mov and not stream.frames)
-        if not shown or (short and (not is_mov or _boxes(path)[1])):
+        short = short or (bool(packets) and packets[-1].cut)
+        if not shown or (short and (not is_mov or is_cut(path))):
             expected = f"{stream.frames}, as its header says" if stream.frames else "a whole file"
             hint = "copy it again" + ", or keep what is left: ffmpeg -i IN -c copy OUT.mkv" * bool(shown)
             raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
         times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
         keys = [(packet.pts, packet.dts) for packet in packets if packet.is_key and packet.pts <= times[-1]]
-        require(keys, str(path), "no keyframe", _EXPECTED, _HINT)
+        require(keys, str(path), "no keyframe", EXPECTED, _HINT)
         if container.format.name == "mpeg":  # after a seek, this demuxer gives other times to the same frames
             keys = keys[:1]
         keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
         container.seek(keys[0][1], stream=stream)
         first = next(container.decode(stream), None)
         if first is None:
-            raise BadInputError(str(path), "no frame that decodes", _EXPECTED, _HINT)
+            raise BadInputError(str(path), "no frame that decodes", EXPECTED, _HINT)
         if container.format.name == "avi" and stream.codec_context.has_b_frames:
             raise BadInputError(str(path), "an .avi with B-frames", "times of its frames, which .avi lacks", _CONVERT)
         orientation, fps = _orientation(first), float(stream.average_rate or Fraction(0))
@@ -299,7 +234,7 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
 
 def _limited(path: str | Part, stream: Any) -> Any:
     """Return a stream whose decoder refuses pictures of too many pixels before it allocates memory for them."""
-    require(stream.codec_context is not None, str(path), "a codec that is not known", _EXPECTED, _HINT)
+    require(stream.codec_context is not None, str(path), "a codec that is not known", EXPECTED, _HINT)
     stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
     return stream
 
@@ -310,13 +245,14 @@ class _Packet(NamedTuple):
     duration: int
     is_key: bool
     discarded: bool = False  # True if the frame is decoded but not shown
+    cut: bool = False  # True if the container announces more bytes than it has
 
 
 def _packet(path: str | Part, packet: Any) -> _Packet:
     if packet.pts is None:
         raise BadInputError(str(path), "a frame without a presentation time", "times in the container", _CONVERT)
     decoded = packet.pts if packet.dts is None else packet.dts  # Matroska has no decoding times, and seeks by pts
-    return _Packet(packet.pts, decoded, packet.duration or 0, packet.is_keyframe, packet.is_discard)
+    return _Packet(packet.pts, decoded, packet.duration or 0, packet.is_keyframe, packet.is_discard, packet.is_corrupt)
 
 
 def _entries(stream: Any) -> list[_Packet]:
@@ -340,7 +276,7 @@ class _Decoder:
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index = key[0], _index(key)
         with reading(self.path):
-            self._container = _container(self.path, opened(self.path))
+            self._container = open_container(self.path, opened(self.path))
         self._stream = _limited(self.path, self._container.streams.video[0])
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()
@@ -361,10 +297,10 @@ class _Decoder:
                     frame = self._forward_to(number)
                 if frame is None or frame.is_corrupt:
                     hint = f"copy it again, or {_CONVERT}"
-                    raise BadInputError(str(self.path), f"no sound frame {number}", _EXPECTED, hint)
+                    raise BadInputError(str(self.path), f"no sound frame {number}", EXPECTED, hint)
                 height, width = out.shape[1:3]
                 found = f"a frame of {frame.height} x {frame.width} among {height} x {width}"
-                require({frame.height, frame.width} == {height, width}, str(self.path), found, _EXPECTED, _HINT)
+                require({frame.height, frame.width} == {height, width}, str(self.path), found, EXPECTED, _HINT)
                 image = self._reformatter.reformat(frame, format="rgb24", **_CONVERSION).to_ndarray()
                 rows, down, across = self.index.orientation
                 out[slot] = image.swapaxes(0, rows)[::down, ::across]

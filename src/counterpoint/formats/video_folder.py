@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -162,6 +163,12 @@ class ClipsStore(Reader):
         """Return the images, uint8 [N, H, W, 3]."""
         part = self._parts[episode]
         return part.source.read(part.first + steps)
+
+    def sizes(self, camera: str) -> Counter[tuple[int, int]]:
+        """Return each size (height, width) of the videos with its number of episodes; of folders, the first frame's."""
+        videos = [probe_video(part.source.path) for part in self._parts if isinstance(part.source, Video)]
+        found = Counter((info.height, info.width) for info in videos)
+        return found if len(videos) == len(self._parts) else super().sizes(camera)
 
     def recording(self, episode: int) -> Hashable:
         """Return the episode's video or folder."""

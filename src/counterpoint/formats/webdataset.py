@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.episode import Array, EpisodeInfo, visible
 from counterpoint.data.store import VECTORS
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_each, require_split, stack_images
@@ -43,7 +43,7 @@ from counterpoint.formats.boundary import (
 from counterpoint.formats.recognition import IMAGE_ENDINGS, VIDEO_ENDINGS, shard_splits, shards
 from counterpoint.formats.remote import Part, read_ranges
 from counterpoint.formats.tar import indexed, members
-from counterpoint.formats.video import frame_times, probe_video, read_frames
+from counterpoint.formats.video import frame_times, probe_video, read_frames, uneven_rate
 
 _TEXTS = ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
@@ -119,6 +119,12 @@ class WebDatasetStore(Reader):
         self.names = [sample.where for sample in self._samples]
         self.identity = [sample.key for sample in self._samples]
 
+    @property
+    def videos(self) -> list[Part]:
+        """The videos of all samples and cameras."""
+        found = (sample for sample in self._samples if sample.video)
+        return [_part(one.shard, one.key, place) for one in found for (place,) in one.cameras.values()]
+
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return the images, uint8 [N, H, W, 3]."""
         sample = self._samples[episode]
@@ -144,7 +150,9 @@ class WebDatasetStore(Reader):
         return not sample.video and is_depth(read_ranges(sample.shard, [(offset, min(size, _HEADER))])[0])
 
     def findings(self) -> Iterator[BadInputError]:
-        """Yield the samples whose KEY.json gives another frame rate than their video has."""
+        """Yield videos whose rate varies, and samples whose KEY.json gives another frame rate than their video has."""
+        for video in self.videos:
+            yield from uneven_rate(video)
         for sample in self._samples:
             if abs(sample.told_fps / sample.info.fps - 1) > _RATES:
                 expected, hint = f"{sample.told_fps:g}, as fps says", "leave fps out: a video has its own"
@@ -226,13 +234,14 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
         cameras[camera] = [frames[number] for number in sorted(frames)]
     with parsing(where, "a JSON object with an instruction", _HINT):
         about = as_mapping(json.loads(entry["texts"].get("json", "{}")))
-        told, plain = about.get("instruction"), entry["texts"].get("txt", "").strip()
+        told, plain = about.get("instruction"), visible(entry["texts"].get("txt", ""))
+        told = visible(told) if isinstance(told, str) else told
         words = told or plain or entry["texts"].get("cls") or ""
         rates = {fps for _, fps in entry["videos"]}
         fps, rate = as_number(about.get("fps") or (max(rates) if video else _FPS)), max(rates, default=0.0)
         success = about.get("success")
     found, hint = f"the instructions {told!r:.60} in {key}.json and {plain!r:.60} in {key}.txt", "keep one of them"
-    require(not (told and plain) or str(told).strip() == plain, where, found, "one instruction", hint)
+    require(not (told and plain) or told == plain, where, found, "one instruction", hint)
     lengths = {frames for frames, _ in entry["videos"]} if video else {len(frames) for frames in cameras.values()}
     require(len(lengths) == 1, where, f"cameras of {sorted(lengths)} frames", "one length", _HINT)
     good = isinstance(words, str) and (success is None or isinstance(success, bool)) and 0 < fps < math.inf

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
+from counterpoint.data.episode import says_nothing, visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import decode_image, read_bytes
 from counterpoint.rewards.model import Embedder, check_instructions, cosine, embed_text
@@ -57,16 +58,24 @@ def given_instructions(
         return check_instructions(instruction) * len(names)
     hint = "give --instruction TEXT for all, --text-file FILE with a line for each, or --goal IMAGE"
     for name, text in zip(names, own, strict=True):
-        require(text.strip(), name, "no instruction", "one", hint)
+        require(visible(text), name, "no instruction", "one", hint)
     return list(own)
+
+
+def placeholders_in_words(texts: Iterable[str]) -> str:
+    """Name the placeholders, such as "none", in instructions, and the command that replaces them; empty without any."""
+    void = [repr(text) for text in dict.fromkeys(texts) if says_nothing(text)]
+    command = "counterpoint data convert DATA OUT --instruction TEXT"
+    return f"Placeholders, which name no task: {_some(void)}; to replace them: {command}" if void else ""
 
 
 def instructions_in_words(encoder: Embedder, texts: Sequence[str]) -> str:
     """Describe how well an encoder distinguishes instructions; empty for a single instruction whose words it knows.
 
-    The lines report cosines between embeddings, instructions with equal embeddings, and instructions with pieces that
-    the encoder does not know. Embeddings are equal if the tokens are equal (for example, if texts differ in an emoji)
-    or the cosine is above 1 - 1e-6. All tokens are compared, but only the embeddings of the first 300 instructions.
+    The lines report cosines between embeddings, instructions with equal embeddings, instructions with pieces that the
+    encoder does not know, and placeholders. Embeddings are equal if the tokens are equal (for example, if texts differ
+    in an emoji) or the cosine is above 1 - 1e-6. All tokens are compared, but only the embeddings of the first 300
+    instructions.
 
     Args:
         encoder: The encoder; its text tower may have a method `tokens`.
@@ -94,7 +103,7 @@ def instructions_in_words(encoder: Embedder, texts: Sequence[str]) -> str:
     strange = [repr(text) for text in texts if None in tokens[text]]
     lines += [f"One and the same to the text encoder: {_some(same)}"] if same else []
     lines += [f"With pieces that the text encoder does not know: {_some(strange)}"] if strange else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [placeholders_in_words(texts)])])
 
 
 def _some(names: Sequence[str]) -> str:

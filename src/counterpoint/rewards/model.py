@@ -27,6 +27,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from counterpoint.data.episode import visible
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders import dual
 from counterpoint.encoders.calibration import Calibration, RewardForm
@@ -257,7 +258,7 @@ def check_instructions(instructions: str | Sequence[str]) -> list[str]:
     """
     texts = [instructions] if isinstance(instructions, str) else instructions
     good = isinstance(texts, Sequence) and not isinstance(texts, bytes) and len(texts) > 0
-    good = good and all(isinstance(text, str) and text.strip() for text in texts)
+    good = good and all(isinstance(text, str) and visible(text) for text in texts)
     require(good, "instruction", repr(instructions), "text that is not empty", "say what should happen, in words")
     return list(texts)
 

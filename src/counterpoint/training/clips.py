@@ -13,6 +13,7 @@ from torch import nn
 from counterpoint.config import free
 from counterpoint.data.cache import prepared
 from counterpoint.data.draws import cross_folds, hold_out
+from counterpoint.data.episode import visible
 from counterpoint.data.resize import Fit
 from counterpoint.data.segments import Segments, by_segments
 from counterpoint.data.spec import BoundSpec
@@ -238,7 +239,7 @@ def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeSt
     if path is not None:
         where, hint = Path(path), "write one instruction a line"
         lines = where.read_text(encoding="utf-8").splitlines() if where.is_file() else []
-        texts = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and line.strip() not in own))
+        texts = tuple(dict.fromkeys(text for text in map(visible, lines) if text and text not in own))
         require(texts, where, "no further instruction", "a file of instructions", hint)
         works = [known for known in objective_names(ClipObjective) if objective_class(known, ClipObjective).takes_extra]
         found = f"objective {name!r}, which has no use for them"

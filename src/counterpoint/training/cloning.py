@@ -31,6 +31,7 @@ from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.progress import ProgressBar
+from counterpoint.rewards.instructions import placeholders_in_words
 from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
@@ -196,7 +197,12 @@ class CloningRecipe(OfflineRecipe):
         def prepare(store: EpisodeStore) -> EpisodeStore:
             return prepared(store, size=size, decode=self.data.decode, root=self.data.cache, cameras=cameras)
 
-        return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": digest_of(encoder)})
+        def words() -> str:
+            read = encoder.takes_instruction or self.cloning.language
+            return placeholders_in_words(info.instruction for info in source.episodes if read and info.instruction)
+
+        identity = {"cameras": list(cameras), "encoder": digest_of(encoder)}
+        return Opened(source, None, prepare, build, identity, words=words)
 
     def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
         """Return the function that evaluates the policy by rollouts: see `RolloutsConfig.of`."""

@@ -171,6 +171,7 @@ HARM: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "finite",
     ),
     "instruction": (lambda r: edit_column(r / EPISODES, "tasks", setting(1, [" "])), "meta", "a task in words"),
+    "zero width": (lambda r: edit_column(r / EPISODES, "tasks", setting(1, ["\u200b"])), "meta", "a task in words"),
     "placeholder": (lambda r: edit_column(r / EPISODES, "tasks", setting(1, ["N/A"])), "meta", "a task in words"),
     "split past the end": (
         lambda r: edit_json(r / "meta/info.json", lambda i: i | {"splits": {"train": "0:9"}}),

@@ -13,9 +13,10 @@ from counterpoint.data.cache import cached
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.formats.minari.writer import write_minari
+from counterpoint.formats.video import encode_video
 from tests.formats.lerobot.made import episode as made_episode
 from tests.formats.lerobot.made import write_v30
-from tests.formats.made import memory_store, write_epic, write_lerobot, write_videos
+from tests.formats.made import memory_store, smooth_frames, write_epic, write_lerobot, write_videos
 from tests.formats.minari.made import goal_episodes
 
 
@@ -61,6 +62,14 @@ def test_info_of_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "push the [red] block" in told  # not taken for markup
     info(cached(memory_store(), size=16, root=tmp_path, progress=False).path)
     assert "training store" in capsys.readouterr().out
+
+
+def test_info_lists_the_sizes_of_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_videos(tmp_path)
+    encode_video(folder / "videos/1.mp4", smooth_frames(6, 40, 48), 10)
+    info(folder)
+    told = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "camera 48x32 (1 of 2 episodes) and 48x40 (1 of 2 episodes)" in told
 
 
 def test_info_tells_of_scripts_that_the_default_encoders_do_not_know(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_the_hint_names_dialects_that_can_read_the_file(tmp_path: Path) -> None:
 
 
 def test_images_of_other_forms(tmp_path: Path) -> None:
-    """Channel-first images are turned; float, RGBA and grey ones, and those of nested groups, are named, not lost."""
+    """Channel-first, float and grey images become RGB; RGBA, normals and classes of pixels are named, not lost."""
     path = write_robomimic(tmp_path / "image.hdf5")
     with h5py.File(path, "a") as file:
         wanted = file["data/demo_0/obs/agentview_image"][:3]
@@ -208,13 +209,25 @@ def test_images_of_other_forms(tmp_path: Path) -> None:
             del demo["obs/agentview_image"], demo["obs/agentview_depth"], demo["obs/robot0_eye_in_hand_image"]
             demo["obs/agentview_image"] = images.transpose(0, 3, 1, 2)
             demo["obs/float_image"], demo["obs/grey_image"] = images / 255, images[..., :1]
+            demo["obs/flat_view"] = images[..., 1]
+            demo["obs/normals_image"], demo["obs/agentview_seg"] = images / 255 - 0.5, images[..., :1]
             demo["obs/policy/rgba"] = np.concatenate([images, images[..., :1]], axis=-1)
     store = Hdf5Store(path)
-    assert store.cameras == ("agentview_image",)
-    np.testing.assert_array_equal(store.frames(0, np.arange(3)), wanted)
-    assert store.unread == ("obs/float_image", "obs/grey_image", "obs/policy/rgba")
-    assert "obs/grey_image (uint8 [5, 24, 24, 1])" in store.left_out
-    with pytest.raises(BadInputError, match="--drop obs/float_image --drop obs/grey_image --drop obs/policy/rgba"):
+    assert store.cameras == ("agentview_image", "flat_view", "float_image", "grey_image")
+    for camera in ("agentview_image", "float_image"):
+        np.testing.assert_array_equal(store.frames(0, np.arange(3), camera), wanted)
+    np.testing.assert_array_equal(store.frames(0, np.arange(3), "grey_image"), wanted[..., :1].repeat(3, axis=-1))
+    np.testing.assert_array_equal(store.frames(0, np.arange(3), "flat_view"), wanted[..., 1:2].repeat(3, axis=-1))
+    assert [store.sizes(camera) for camera in store.cameras] == [{(24, 24): 3}] * 4
+    assert store.unread == ("obs/agentview_seg", "obs/normals_image", "obs/policy/rgba")
+    assert "obs/agentview_seg (uint8 [5, 24, 24, 1])" in store.left_out
+    wrong = shutil.copy(path, tmp_path / "wrong.hdf5")
+    with h5py.File(wrong, "a") as file:
+        file["data/demo_1/obs/float_image"][4] = 200
+    with pytest.raises(BadInputError, match=r"values from 0 to 200; expected floats in \[0, 1\]"):
+        Hdf5Store(wrong).frames(1, np.arange(6), "float_image")
+    drops = "--drop obs/agentview_seg --drop obs/normals_image --drop obs/policy/rgba"
+    with pytest.raises(BadInputError, match=drops):
         convert(path, tmp_path / "out")
     other = write_low_dim(tmp_path / "low_dim.hdf5")
     with h5py.File(other, "a") as file:
@@ -271,6 +284,21 @@ def test_isaaclab(tmp_path: Path) -> None:
     assert state is not None
     assert state.shape == (9, 12)
     assert set(store.left_out) == {"initial_state", "states"}
+
+
+def test_observations_of_isaaclab_in_the_group_policy(tmp_path: Path) -> None:
+    flat = write_isaaclab(tmp_path / "flat.hdf5")
+    nested = write_isaaclab(tmp_path / "nested.hdf5")
+    with h5py.File(nested, "a") as file:
+        for demo in file["data"].values():
+            file.move(f"{demo.name}/obs", f"{demo.name}/kept")
+            file.move(f"{demo.name}/kept", f"{demo.name}/obs/policy")
+            demo["obs/critic/contact"] = np.zeros((9, 2))
+    store, expected = Hdf5Store(nested), Hdf5Store(flat)
+    assert (store.cameras, store.episodes) == (expected.cameras, expected.episodes)
+    np.testing.assert_array_equal(store.state(1), expected.state(1))
+    np.testing.assert_array_equal(store.frames(1, np.arange(9)), expected.frames(1, np.arange(9)))
+    assert set(store.left_out) == {"initial_state", "obs/critic", "states"}
 
 
 def test_files_without_images(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -213,13 +214,27 @@ def test_demonstrations_of_several_robots_and_success_of_some(tmp_path: Path) ->
         convert(path, tmp_path / "other")
 
 
+def test_demonstrations_of_several_sizes_are_listed_and_not_converted_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    demos = [made_demo(length, length, size=32 if length == 3 else 24) for length in (2, 3, 4)]
+    path = write_robomimic(tmp_path / "lift.hdf5", demos)
+    info(path)
+    words = "24x24 (2 of 3 episodes) and 32x32 (1 of 3 episodes)"
+    assert f"agentview_image {words}, robot0_eye_in_hand_image {words}" in capsys.readouterr().out
+    monkeypatch.setattr("counterpoint.cli.data.convert.LeRobotWriter", lambda *_, **__: pytest.fail("it was written"))
+    with pytest.raises(BadInputError, match=rf"agentview_image: found images of {re.escape(words)}.*--size 24"):
+        convert(path, tmp_path / "out", drop=["obs/agentview_depth"])
+
+
 def test_nothing_that_is_read_is_not_converted(tmp_path: Path) -> None:
     path = write_isaaclab(tmp_path / "dataset.hdf5", images=False)
     with h5py.File(path, "a") as file:
         for demo in file["data"].values():
             file.move(f"{demo.name}/obs", f"{demo.name}/own")
             demo.create_group("obs")
-            file.move(f"{demo.name}/own", f"{demo.name}/obs/policy")
+            file.move(f"{demo.name}/own", f"{demo.name}/obs/critic")
     with pytest.raises(BadInputError, match=r"found neither images nor a state.*data info names what is left out"):
         convert(path, tmp_path / "out")
 

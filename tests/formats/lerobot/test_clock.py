@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from counterpoint.cli.data.doctor import examine_lerobot
+from counterpoint.cli.data.doctor import examine, examine_lerobot
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.clock import clock_error, even_times
@@ -94,3 +95,44 @@ def test_the_rate_of_a_video_is_compared_closely(tmp_path: Path) -> None:
     assert examine_lerobot(root) == []
     edit_info(root, fps=9.99)
     assert "10 frames a second" in [finding.found for finding in examine_lerobot(root)]
+
+
+STARTS = "videos/observation.images.top/from_timestamp"
+
+
+def test_a_video_that_starts_between_two_frames_is_reported_and_not_read(tmp_path: Path) -> None:
+    episodes = [episode(number, 5, sizes={"top": (24, 32)}) for number in range(4)]
+    root = write_v30(tmp_path / "set", episodes)
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.take([0, 1, 3]), path)  # episode 2 was removed, so that no neighbour contradicts episode 1
+    whole = LeRobotStore(root).frames(1, np.arange(5))
+    edit_column(path, STARTS, [0.0, 0.55, 1.5])
+    (finding,) = [one for one in examine_lerobot(root) if "from_timestamp" in one.found]
+    assert finding.where.endswith("file-000.mp4")
+    assert finding.found == "from_timestamp 0.55 s for episode 1, which is frame 5.5 at 10 a second"
+    assert finding.expected == "the time of a frame, such as 0.6 s"
+    assert [one.found for one in examine(root) if "from_timestamp" in one.found] == [finding.found]
+    store = LeRobotStore(root)
+    with pytest.raises(BadInputError, match=r"frame 5\.5 at 10"):
+        store.frames(1, np.arange(5))
+    store.frames(2, np.arange(5))
+    edit_column(path, STARTS, [0.0, 0.515, 1.5])  # near enough to tell its frame
+    (finding,) = [one for one in examine_lerobot(root) if "from_timestamp" in one.found]
+    assert "frame 5.15 at 10 a second" in finding.found
+    np.testing.assert_array_equal(LeRobotStore(root).frames(1, np.arange(5)), whole)
+    edit_column(path, STARTS, [0.0, 0.50005, 1.5])  # as close as LeRobot itself wants it
+    assert not [one for one in examine_lerobot(root) if "from_timestamp" in one.found]
+
+
+@pytest.mark.parametrize("moved", [0.05, -0.05])
+def test_a_start_in_doubt_leaves_its_neighbours_readable(moved: float, tmp_path: Path) -> None:
+    episodes = [episode(number, 5, sizes={"top": (24, 32)}) for number in range(3)]
+    root = write_v30(tmp_path / "set", episodes)
+    edit_column(root / "meta/episodes/chunk-000/file-000.parquet", STARTS, [0.0, 0.5 + moved, 1.0])
+    store = LeRobotStore(root)
+    for number in (0, 2):
+        close = np.abs(store.frames(number, np.arange(5)).astype(int) - episodes[number].frames["top"]).mean()
+        assert close < 8
+    with pytest.raises(BadInputError, match="from_timestamp"):
+        store.frames(1, np.arange(5))

@@ -131,10 +131,25 @@ def test_subtasks_of_language_persistent(tmp_path: Path) -> None:
     infos = LeRobotStore(root).episodes
     assert infos[0].segments == ((0, ""), (1, PARTS[0][1]), (3, PARTS[1][1]))
     assert (infos[1].segments, infos[0].instruction) == ((), "task 0")
+    assert examine_lerobot(root) == []
     with pytest.raises(BadInputError, match="--drop language_persistent"):  # the plan has no place in an episode
         convert(root, tmp_path / "out")
     kept = LeRobotStore(convert(root, tmp_path / "out", drop=["language_persistent"]))
     assert [info.segments for info in kept.episodes] == [info.segments for info in infos]
+
+
+@pytest.mark.parametrize("time", [0.5, 3.0, -0.2])
+def test_a_subtask_outside_its_episode_is_reported(time: float, tmp_path: Path) -> None:
+    root = two(tmp_path / "set")
+    entries = [{"style": "subtask", "content": "lift", "timestamp": time}]
+    table = pq.read_table(root / DATA)
+    pq.write_table(table.append_column("language_persistent", pa.array([[]] * 5 + [entries] * 5)), root / DATA)
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    edit_info(root, features=features | {"language_persistent": {"dtype": "language", "shape": [1], "names": None}})
+    (finding,) = examine_lerobot(root)
+    assert finding.where == f"{root / DATA}, episode 1"
+    assert finding.found == f"the subtask 'lift' from {time:g} s on"
+    assert finding.expected == "a time from 0 to 0.4 s, that of the last of 5 steps"
 
 
 def test_words_do_not_depend_on_the_split(tmp_path: Path) -> None:

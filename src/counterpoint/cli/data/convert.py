@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from counterpoint.cli.data.info import DataSet, further_columns, says_nothing, splits_in_words, unread_parts
-from counterpoint.data.episode import Array, Episode, task_of
+from counterpoint.cli.data.info import DataSet, further_columns, sizes_in_words, splits_in_words, unread_parts
+from counterpoint.data.episode import Array, Episode, says_nothing, task_of, visible
 from counterpoint.data.resize import resize
 from counterpoint.data.robot_masks import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
@@ -23,8 +23,9 @@ from counterpoint.formats.hdf5.reader import Hdf5Store
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
-from counterpoint.formats.video import has_uneven_rate
+from counterpoint.formats.video import Media, has_uneven_rate
 from counterpoint.formats.video_folder import ClipsStore
+from counterpoint.formats.webdataset import WebDatasetStore
 from counterpoint.parameter_types import Name, Number, Repeated
 from counterpoint.progress import ProgressBar
 
@@ -85,7 +86,7 @@ def convert(
     nameless = sum(says_nothing(info.instruction) for info in store.episodes)
     if instruction is not None:
         found, expected = f"{instruction!r} for {nameless} episodes without an instruction", "a text, and such episodes"
-        require(instruction.strip() and nameless, "--instruction", found, expected, "leave --instruction out")
+        require(visible(instruction) and nameless, "--instruction", found, expected, "leave --instruction out")
     others = [key for key in (store.instructions if isinstance(store, Reader) else ()) if key != instruction_key]
     splits, fingerprint = splits_in_words(path, store, dialect), store.fingerprint
     raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
@@ -107,6 +108,11 @@ def convert(
         judged=layout.SUCCESS not in drop,
     )
     require(store.cameras or store.state(0) is not None, path, *_NOTHING)
+    for camera in store.cameras if size is None else ():
+        sizes = store.sizes(camera)
+        hint = f"bring all to one, of N x N pixels: --size {min(sizes.most_common(1)[0][0])}"
+        where, expected = f"{path}, {camera}", "one size, as LeRobot data sets have"
+        require(len(sizes) == 1, where, f"images of {sizes_in_words(sizes)}", expected, hint)
     first, _ = convert_one(order[0])
     about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
@@ -217,14 +223,20 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
     rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
-    videos = [source for source in store.sources if source.variable] if isinstance(store, ClipsStore) else []
-    variable = any(has_uneven_rate(video.path) for video in videos)
+    videos: Sequence[Media] = ()
+    if isinstance(store, ClipsStore):
+        videos = [source.path for source in store.sources if source.variable]
+    elif isinstance(store, WebDatasetStore):
+        videos = store.videos
+    variable, acts = any(map(has_uneven_rate, videos)), store.actions(0) is not None
     if fps is None and (len(rates) > 1 or variable):
         found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
         hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"
+        if acts:
+            hint = "use the data unconverted, where each step keeps its own time: an action cannot be resampled"
         raise BadInputError("frames a second", found, "one rate, as LeRobot data sets have", hint)
     expected = "videos alone: an action belongs to its own time step"
-    require(fps is None or store.actions(0) is None, "--fps", "data with actions", expected, "leave --fps out")
+    require(fps is None or not acts, "--fps", "data with actions", expected, "leave --fps out")
     return fps or next(iter(rates))
 
 

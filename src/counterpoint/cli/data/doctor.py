@@ -22,9 +22,9 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from counterpoint.cli.data.alignment import alignment_of, measure
-from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect, says_nothing
+from counterpoint.cli.data.info import DataSet, data_sets, require_no_dialect
 from counterpoint.data.cache import CachedStore
-from counterpoint.data.episode import Array
+from counterpoint.data.episode import Array, says_nothing
 from counterpoint.data.robot_masks import examine_masks, rgb_cameras
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError
@@ -32,11 +32,11 @@ from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.base import Reader
 from counterpoint.formats.boundary import read_bytes
 from counterpoint.formats.lerobot import layout
-from counterpoint.formats.lerobot.clock import clock_error
+from counterpoint.formats.lerobot.clock import clock_error, start_error
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_matrix, damaged, read_table, reading
-from counterpoint.formats.lerobot.words import read_words
+from counterpoint.formats.lerobot.words import outside_episodes, read_words
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.remote import located, url_of
 from counterpoint.formats.video import probe_video, uneven_rate
@@ -119,7 +119,9 @@ def examine(path: str | Path, dialect: str | None = None) -> list[BadInputError]
         findings, store = in_worker(_examine_tables, path, dialect, timeout=_PATIENCE)
     except BadInputError as error:  # the worker died
         return [error]
-    return findings if store is None else [*findings, *_decode_all(path, store)]
+    told = {(one.where, one.found) for one in findings}  # a fault of a whole file is not repeated for its episodes
+    decoded = [] if store is None else _decode_all(path, store)
+    return [*findings, *(one for one in decoded if (one.where.partition(", episode ")[0], one.found) not in told)]
 
 
 def _examine_tables(path: Path, dialect: str | None = None) -> tuple[list[BadInputError], EpisodeStore | None]:
@@ -350,9 +352,10 @@ def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
 
 
 def _words(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
-    """Check the tasks that the rows name against the episode table, without relying on statistics."""
+    """Check tasks in rows against the episode table, without relying on statistics, and the times of subtasks."""
     try:
         read_words(root, info, locations, rows=True)
+        yield from outside_episodes(info, locations)
     except BadInputError as error:
         yield error
 
@@ -420,10 +423,13 @@ def _episode_rows(
 def _videos(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
     """Check each video file against the rows of its episodes: its number of frames, and its frame rate.
 
-    Also check that the episode table gives each episode as many seconds of video as it has rows.
+    Also check that the episode table gives each episode as many seconds of video as it has rows, from a frame's time
+    on.
     """
     for at in locations:
         for video in at.videos.values():
+            if error := start_error(str(video.path), at.number, video.start, info.fps):
+                yield error
             if video.seconds is not None and abs(video.seconds * info.fps - at.length) > _SLACK:
                 told = f"{video.seconds:.3f} s for episode {at.number}"
                 expected = f"{at.length / info.fps:.3f} s: {at.length} rows at {info.fps:g} frames a second"

@@ -15,6 +15,7 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from counterpoint.cli.data.alignment import alignment_of, measure
+from counterpoint.data.episode import says_nothing, visible
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats import open_dataset, recognise, split_names
@@ -29,7 +30,6 @@ from counterpoint.progress import duration
 
 DataSet = Annotated[str | Path, arg(metavar="PATH")]
 _SHOWN = 100  # rows of a table that are shown
-_VOID = {"", "none", "null", "nan", "n/a", "na", "-", "unknown", "todo", "task", "no instruction"}  # no instruction
 
 
 def info(path: Positional[DataSet], *, dialect: Name = None, check_alignment: bool = False) -> None:
@@ -81,13 +81,13 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     rates = sorted({round(episode.fps, 2) for episode in store.episodes})
     known = [episode.success for episode in store.episodes if episode.success is not None]
     seconds = sum(episode.length / episode.fps for episode in store.episodes)
-    sizes = {camera: store.frames(0, np.array([0]), camera).shape for camera in store.cameras}
+    sizes = {camera: sizes_in_words(store.sizes(camera)) for camera in store.cameras}
     facts = {
         "format": recognise(path).title,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
         "frames": f"{sum(lengths)}, {duration(seconds)}",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
-        "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
+        "cameras": ", ".join(f"{name} {words}" for name, words in sizes.items()) or "none",
         **({"depth": ", ".join(_depth(store, name) for name in store.depth_cameras)} if store.depth_cameras else {}),
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
@@ -99,7 +99,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
         facts |= store.facts
         if store.instructions:
-            empty = {key: sum(not text for text in texts) for key, texts in store.instructions.items()}
+            empty = {key: sum(not visible(text) for text in texts) for key, texts in store.instructions.items()}
             keys = (f"{key} (empty in {count} of {len(lengths)} episodes)" for key, count in empty.items())
             facts["instruction keys"] = ", ".join(keys)
         more = ", ".join(f"{name} {column.dtype}" for name, column in further_columns(store).items())
@@ -113,7 +113,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
-        texts.add_row(Text(text if text.strip() else "(none)"), str(count))
+        texts.add_row(Text(text if text else "(none)"), str(count))
     if len(counts) > _SHOWN:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
     _print_facts(console, path, facts)
@@ -139,7 +139,7 @@ def _those(known: int, total: int) -> str:
 
 def _wording(counts: Counter[str]) -> str:
     """Describe instructions: how many are different, missing, or the same except for case, punctuation and spacing."""
-    texts = [text for text in counts if text.strip()]
+    texts = [text for text in counts if text]
     missing = counts.total() - sum(counts[text] for text in texts)
     alike: dict[str, list[str]] = {}
     for text in texts:
@@ -155,9 +155,13 @@ def _wording(counts: Counter[str]) -> str:
     return said
 
 
-def says_nothing(instruction: str) -> bool:
-    """Return whether an instruction is empty, or a placeholder such as "none"."""
-    return instruction.strip().casefold() in _VOID
+def sizes_in_words(sizes: Counter[tuple[int, int]]) -> str:
+    """Return sizes (height, width) as `32x24` (width first), each with its number of episodes if there are several."""
+    if len(sizes) == 1:
+        return "".join(f"{width}x{height}" for height, width in sizes)
+    return " and ".join(
+        f"{width}x{height} ({count} of {sizes.total()} episodes)" for (height, width), count in sizes.most_common()
+    )
 
 
 def require_no_dialect(path: str | Path, dialect: str | None) -> None:

@@ -62,6 +62,18 @@ def is_image(form: Form, channels: int = 3) -> bool:
     return dtype == "uint8" and len(shape) == 4 and (shape[-1] == channels or (channels == 3 and shape[1] == 3))
 
 
+def is_grey(form: Form) -> bool:
+    """Return whether an array may hold images of one channel, uint8 [T, H, W] or [T, H, W, 1]."""
+    dtype, shape = form
+    return dtype == "uint8" and (len(shape) == 3 or (len(shape) == 4 and shape[-1] == 1))
+
+
+def is_scaled(form: Form) -> bool:
+    """Return whether an array may hold images as floats in [0, 1], [T, H, W, 3] or channel-first [T, 3, H, W]."""
+    dtype, shape = form
+    return dtype.startswith("float") and is_image(("uint8", shape))
+
+
 def is_packed(form: Form) -> bool:
     """Return whether an array may hold one compressed image per row: uint8 [T, bytes], or `bytes` [T]."""
     return (form[0], len(form[1])) in (("uint8", 2), ("bytes", 1))
@@ -82,8 +94,8 @@ def _mobile_base(outline: Outline) -> bool:
 
 
 def _without_images(outline: Outline) -> bool:
-    shapes = [shape for _, shape in outline.observed.values()]
-    return "data" in outline.top and bool(shapes) and not any(len(shape) == 4 for shape in shapes)
+    forms = outline.observed.values()
+    return "data" in outline.top and bool(forms) and not any(len(form[1]) == 4 or is_grey(form) for form in forms)
 
 
 SIGNS: dict[str, Callable[[Outline], bool]] = {

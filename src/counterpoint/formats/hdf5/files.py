@@ -24,15 +24,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from counterpoint.data.episode import visible
 from counterpoint.data.robot_masks import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, require
-from counterpoint.formats.base import OnBadRow, read_each
+from counterpoint.formats.base import OnBadRow, first_text, read_each
 from counterpoint.formats.boundary import as_mapping, as_number, as_numbers, as_whole, parsing
 from counterpoint.formats.hdf5.dialects import (
     DIALECTS,
@@ -41,8 +42,10 @@ from counterpoint.formats.hdf5.dialects import (
     Outline,
     dialect_of,
     is_either,
+    is_grey,
     is_image,
     is_packed,
+    is_scaled,
 )
 from counterpoint.formats.hdf5.opening import EXPECTED, import_h5py, open_hdf5
 
@@ -60,6 +63,8 @@ HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHan
 _IMAGE = "_image"  # ending of the keys of robomimic's images
 _GYM = 2  # env_args["type"] of environments whose rewards do not show success
 _WORDS = ("lang", "language_instruction", "language_raw", "instruction")
+_GREY = re.compile(r"image|rgb|gr[ae]y|cam|view", re.IGNORECASE)  # names of grey images
+_NO_GREY = re.compile(r"mask|seg|depth|label", re.IGNORECASE)  # names of other arrays of one channel
 _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 
@@ -195,16 +200,20 @@ def scan(path: Path, on_bad_row: OnBadRow, dialect: str | None = None) -> FileLa
         attributes = file.attrs if top else file["data"].attrs
         args, problem = _json(path, attributes, "env_args"), _json(path, attributes, "problem_info")
         spoken, facts = dialect_of(path, _outline(file, attributes, args, groups), dialect)
+        if not top and _observations(groups) != "obs":
+            spoken = replace(spoken, obs=_observations(groups), images=_observations(groups))
         expected = f"{'action and observations there' if spoken.top else 'a group data'}, as in {spoken.title}"
         hint = f"name one of {', '.join(name for name, other in DIALECTS.items() if other.top == top)}, or none"
         require(spoken.top == top, path, f"the names {sorted(file)} at the top", expected, hint)
         observed, pictures = _group(groups, spoken.obs), _group(groups, spoken.images)
-        shaped = is_either if spoken.packed else is_image
-        images = [key for key, part in pictures.items() if _holds_rows(part) and shaped(_form(part))]
+        tests = {key: _image_test(key, part, packed=bool(spoken.packed)) for key, part in pictures.items()}
+        images = {key: test for key, test in tests.items() if test}
         masks = [mask for mask in map(mask_camera, images) if _is_mask(observed.get(obs_key(mask)))]
         kwargs, state = as_mapping(args.get("env_kwargs") or {}), spoken.state_keys(observed)
         rate = _recorded_rate(path, args, kwargs)
-        parts: dict[str, Callable[[Form], bool] | None] = {f"{spoken.images}/{key}": shaped for key in images}
+        parts: dict[str, Callable[[Form], bool] | None] = {
+            f"{spoken.images}/{key}": test for key, test in images.items()
+        }
         parts |= {f"{spoken.obs}/{obs_key(mask)}": _is_mask_form for mask in masks}
         parts |= {f"{spoken.obs}/{key}": None for key in (*state, *({"object"} & set(observed)))}
         solved = None if args.get("type") == _GYM else as_number(kwargs.get("reward_scale") or 1.0)
@@ -248,10 +257,32 @@ def _group(groups: Mapping[str, Any], name: str) -> Any:
     return next((group for group in every if _is_group(group)), {})
 
 
+def _observations(groups: Mapping[str, Any]) -> str:
+    """Return the group of the observations: IsaacLab may keep them in `obs/policy`, beside other groups in `obs`."""
+    members = list(_group(groups, "obs").values())
+    return "obs/policy" if all(map(_is_group, members)) and _group(groups, "obs/policy") else "obs"
+
+
+def _image_test(key: str, part: Any, *, packed: bool) -> Callable[[Form], bool] | None:
+    """Return the test that images of this form pass in every demonstration; `None` if the part holds no images."""
+    form = _form(part) if _holds_rows(part) else ("", ())
+    if (is_either if packed else is_image)(form):
+        return is_either if packed else is_image
+    if is_grey(form) and _GREY.search(key) and not _NO_GREY.search(key):
+        return is_grey
+    if is_scaled(form) and form[1][0]:
+        first = np.asarray(part[0])
+        return is_scaled if first.min() >= 0 and 0 < first.max() <= 1 else None  # others are normals, points or so
+    return None
+
+
 def _outline(file: Any, attributes: Any, args: Mapping[str, Any], groups: Mapping[str, Any]) -> Outline:
     demo: Any = next(filter(_is_group, groups.values()), None)
     top = demo == file
-    observed, images = _group(groups, "observations" if top else "obs"), _group(groups, "observations/images")
+    observed, images = (
+        _group(groups, "observations" if top else _observations(groups)),
+        _group(groups, "observations/images"),
+    )
     return Outline(
         top=frozenset(file),
         attributes=frozenset(attributes),
@@ -343,7 +374,9 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
             raise damaged(where, f"lengths that disagree: {dialect.actions} {length}, {differing}", "one entry a step")
         if length <= dialect.lead:
             raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
-        words = str(_json(where, group.attrs, "ep_meta").get("lang") or "").strip() or _words(group)  # robocasa's first
+        words = visible(str(_json(where, group.attrs, "ep_meta").get("lang") or "")) or _words(
+            group
+        )  # robocasa's first
         return Demo(name, length, words, _success(group, reads), "rewards" in parts)
 
 
@@ -353,7 +386,7 @@ def _words(group: Any) -> str:
     values = [group.attrs[name] for name in _WORDS if name in group.attrs]
     values += [part[()] for part in arrays if part.dtype.kind in "SO" and part.size == 1]
     texts = [value for values in map(np.ravel, values) if len(values) == 1 for value in values]
-    return next((_text(text).strip() for text in texts if isinstance(text, str | bytes) and _text(text).strip()), "")
+    return first_text(visible(_text(text)) for text in texts if isinstance(text, str | bytes))
 
 
 def demo_place(path: Path, name: str) -> str:

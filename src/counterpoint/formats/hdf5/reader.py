@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 from threading import Lock
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, read_alike, require_split, rows_of, stack_images
 from counterpoint.formats.boundary import decode_image, parsing
 from counterpoint.formats.hdf5.files import (
@@ -119,18 +120,36 @@ class Hdf5Store(Reader):
         """Return the images, uint8 [N, H, W, 3], upright."""
         layout = self._demos[episode][0]
         images = self._rows(episode, f"{layout.dialect.images}/{obs_key(camera)}", steps)
-        if images.ndim < 4:
+        if layout.dialect.packed and images.ndim < 3:
             where = f"{self.names[episode]}, {camera}"
             # Zeros fill each row up to the longest image. `compress_len` is not needed to find the end of an image, and
             # the recorders do not agree on the order of its cameras.
             rows = ((f"{where}, row {step}", row.tobytes()) for step, row in zip(steps, images, strict=True))
             images = stack_images((place, decode_image(place, content)) for place, content in rows)
             images = images[..., ::-1] if layout.dialect.packed == "bgr" else images
-        elif images.shape[-1] == 1:  # a mask
-            images = images.repeat(3, axis=-1)
+        elif images.ndim == 3 or images.shape[-1] == 1:  # grey, or a mask
+            images = images.reshape(*images.shape[:3], 1).repeat(3, axis=-1)
         elif images.shape[-1] != 3:  # [N, 3, H, W]
             images = images.transpose(0, 2, 3, 1)
+        if images.dtype.kind == "f":
+            good, found = (
+                images.min() >= 0 and images.max() <= 1,
+                f"values from {images.min():.4g} to {images.max():.4g}",
+            )
+            hint = "store them as uint8 in [0, 255]"
+            require(good, f"{self.names[episode]}, {camera}", found, "floats in [0, 1], as in the first image", hint)
+            images = np.rint(images.astype(np.float32) * 255).astype(np.uint8)
         return np.ascontiguousarray(images[:, ::-1] if layout.bottom_first else images)
+
+    def sizes(self, camera: str) -> Counter[tuple[int, int]]:
+        """Return each size (height, width) of a camera's images with its number of episodes."""
+        found = Counter[tuple[int, int]]()
+        for episode, (layout, _) in enumerate(self._demos):
+            shape = self._read(episode, f"{layout.dialect.images}/{obs_key(camera)}", lambda rows: rows.shape)
+            if len(shape) < 3:  # compressed images
+                shape = self.frames(episode, np.zeros(1, np.int64), camera).shape
+            found[shape[2:] if len(shape) == 4 and shape[-1] not in (1, 3) else shape[1:3]] += 1
+        return found
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions or rewards of rows `lead` ... T-1, or one of both kinds of state of rows 0 ... T-1-`lead`."""
@@ -167,11 +186,14 @@ class Hdf5Store(Reader):
 
     def _rows(self, episode: int, part: str, wanted: Array | None = None) -> Array:
         """Return a whole dataset, or its rows `wanted`, which ascend without repeats."""
+        values: Array = self._read(episode, part, lambda rows: rows[()] if wanted is None else rows_of(rows, wanted))
+        return values
+
+    def _read(self, episode: int, part: str, read: Callable[[Any], Any]) -> Any:
+        """Return what `read` takes from a dataset."""
         layout, demo = self._demos[episode]
         with _READING, parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
-            rows = self._file(layout.path)[f"data/{demo.name}/{part}" if demo.name else part]
-            values: Array = rows[()] if wanted is None else rows_of(rows, wanted)
-        return values
+            return read(self._file(layout.path)[f"data/{demo.name}/{part}" if demo.name else part])
 
     def _file(self, path: Path) -> Any:
         if self._owner != os.getpid():  # a forked process must not read from its parent's open files

@@ -61,6 +61,25 @@ def clock_error(root: Path, where: str, times: Array, fps: float) -> BadInputErr
     return BadInputError(where, f"a step of {steps[gap]:.6f} s at step {gap}: {_kind(times, gap)}", expected, _REMOVE)
 
 
+def start_error(where: str, number: int, start: float, fps: float) -> BadInputError | None:
+    """Return the error for an episode's `from_timestamp` that is no frame's time; `None` if it is one within 1e-4 s.
+
+    Args:
+        where: Name of the video file for errors.
+        number: The episode's `episode_index`.
+        start: `from_timestamp`, in seconds.
+        fps: Frames a second, as `meta/info.json` says.
+    """
+    nearest = np.rint(start * fps) / fps
+    if abs(start - nearest) <= TOLERANCE + 2 * float(np.finfo(np.float32).eps) * abs(start):
+        return None
+    found = f"from_timestamp {start:.6g} s for episode {number}, which is frame {start * fps:.6g} at {fps:g} a second"
+    hint = (
+        "correct from_timestamp and to_timestamp in meta/episodes, or convert the data set to v3.0 again with lerobot"
+    )
+    return BadInputError(where, found, f"the time of a frame, such as {nearest:.6g} s", hint)
+
+
 def even_times(root: Path, where: str, times: Array, fps: float, *, told: float | None = None) -> tuple[Array, float]:
     """Return even times, frame_index / rate, float64 [T], and their largest distance in seconds from the stored times.
 

@@ -34,6 +34,8 @@ ENVIRONMENT = "observation.environment_state"
 REWARD, SUCCESS = "next.reward", "next.success"
 TASK, SUBTASK = "task_index", "subtask_index"
 TASKS, SUBTASKS = "meta/tasks.parquet", "meta/subtasks.parquet"
+BETWEEN = 0.25
+"""Frames by which a `from_timestamp` may differ from a frame's time; if it differs more, its frame is in doubt."""
 COUNTERS = ("frame_index", "episode_index", "index", TASK)
 OWN = ("timestamp", *COUNTERS, SUBTASK)
 """Columns that LeRobot computes itself; columns of other formats must not have these names."""
@@ -144,12 +146,14 @@ class Info:
 class VideoSpan:
     """The frames of an episode in a video file: the first frame's number, and bounds on the file's number of frames.
 
-    `seconds` is the length that the episode table gives; `None` where it gives none.
+    `start` is the episode's first time in the file, and `seconds` its length, both in seconds as the episode table
+    gives them; `seconds` is `None` where it gives none.
     """
 
     path: Path
     first: int
     frames: tuple[int, int]
+    start: float = 0.0
     seconds: float | None = None
 
 
@@ -338,11 +342,13 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
     columns = {name: values[order] for name, values in columns.items()}
     starts, lengths = columns["dataset_from_index"], columns["length"]
     rows = _spans(root, info.data_path, columns, "data", starts, lengths)
-    firsts = {key: np.rint(columns[f"videos/{key}/from_timestamp"] * info.fps).astype(np.int64) for key in keys}
-    seconds = {key: columns[f"videos/{key}/to_timestamp"] - columns[f"videos/{key}/from_timestamp"] for key in keys}
+    begin = {key: columns[f"videos/{key}/from_timestamp"] for key in keys}
+    seconds = {key: columns[f"videos/{key}/to_timestamp"] - begin[key] for key in keys}
+    firsts = {key: _numbered(begin[key] * info.fps) for key in keys}
     spans = {}
-    for key, first in firsts.items():
-        spans[key] = _spans(root, info.video_path, columns, f"videos/{key}", first, lengths, video_key=key)
+    for key in keys:
+        where = columns, f"videos/{key}", begin[key] * info.fps, lengths
+        spans[key] = _spans(root, info.video_path, *where, video_key=key)
         last = np.rint(columns[f"videos/{key}/to_timestamp"] * info.fps).astype(np.int64)
         np.maximum.at(spans[key].most, spans[key].file, last)  # a file may have as many frames as its timestamps imply
     locations = [
@@ -355,7 +361,10 @@ def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
             data=rows.paths[file := rows.file[at]],
             row=int(starts[at] - rows.first[file]),
             rows=int(rows.end[file] - rows.first[file]),
-            videos={key: span.video(at, int(firsts[key][at]), float(seconds[key][at])) for key, span in spans.items()},
+            videos={
+                key: span.video(at, int(firsts[key][at]), float(begin[key][at]), float(seconds[key][at]))
+                for key, span in spans.items()
+            },
         )
         for at, source in enumerate(order.tolist())
     ]
@@ -447,6 +456,11 @@ def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
     return bool(pa.types.is_integer(kind) and (as_array(column) < 2**53).all() and (as_array(column) >= 0).all())
 
 
+def _numbered(starts: Array) -> Array:
+    """Return the number of the frame or row at each start; the number before a start that lies between two of them."""
+    return np.floor(starts + BETWEEN).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class _Spans:
     """Files shared by episodes: path, first start, last end and maximum length of each; the file of each episode."""
@@ -457,23 +471,24 @@ class _Spans:
     file: Array
     most: Array
 
-    def video(self, episode: int, first: int, seconds: float) -> VideoSpan:
+    def video(self, episode: int, first: int, start: float, seconds: float) -> VideoSpan:
         file = self.file[episode]
-        return VideoSpan(self.paths[file], first, (int(self.end[file]), int(self.most[file])), seconds)
+        return VideoSpan(self.paths[file], first, (int(self.end[file]), int(self.most[file])), start, seconds)
 
 
 def _spans(
     root: Path, template: str, columns: Mapping[str, Array], prefix: str, starts: Array, lengths: Array, **fields: str
 ) -> _Spans:
-    """Group episodes by file; the episodes of one file must not overlap."""
+    """Group episodes by file; the episodes of one file must not overlap, wherever a start between two rows belongs."""
+    starts, latest = _numbered(starts), np.ceil(starts - BETWEEN).astype(np.int64)
     pairs = np.stack([columns[f"{prefix}/chunk_index"], columns[f"{prefix}/file_index"]], axis=1)
     unique, file = np.unique(pairs, axis=0, return_inverse=True)
     paths = [_path(root, template, chunk_index=c, file_index=f, **fields) for c, f in unique.tolist()]
     file, ends = file.reshape(-1), starts + lengths
     order = np.lexsort((starts, file))
     before, after = order[:-1], order[1:]
-    for at in np.flatnonzero((file[before] == file[after]) & (starts[after] < ends[before]))[:1]:
-        found = f"an episode from {starts[after[at]]}, inside another that ends at {ends[before[at]]}"
+    for at in np.flatnonzero((file[before] == file[after]) & (latest[after] < ends[before]))[:1]:
+        found = f"an episode from {latest[after[at]]}, inside another that ends at {ends[before[at]]}"
         hint = "download meta/ again, or convert the data set from v2.1 again with a newer lerobot (its issue 2401)"
         raise BadInputError(paths[file[after[at]]], found, "metadata whose episodes do not overlap", hint)
     first, end = np.full(len(paths), np.iinfo(np.int64).max), np.zeros(len(paths), np.int64)

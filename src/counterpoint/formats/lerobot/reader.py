@@ -1,7 +1,8 @@
 """The reader of LeRobot data sets, v3.0 and v2.1, without `lerobot`.
 
 Frames are addressed by their number inside the video file, never by time: the first frame of an episode is number
-round(from_timestamp * fps), and step t is t frames later. Every read compares the files with the metadata.
+round(from_timestamp * fps), and step t is t frames later. A start between two frames is refused. Every read compares
+the files with the metadata.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import Column, Reader, require_split, stack_images
 from counterpoint.formats.boundary import decode_depth, decode_image, is_depth, read_bytes
 from counterpoint.formats.lerobot import layout
-from counterpoint.formats.lerobot.clock import clock_error, even_times
-from counterpoint.formats.lerobot.layout import EpisodeLocation
+from counterpoint.formats.lerobot.clock import clock_error, even_times, start_error
+from counterpoint.formats.lerobot.layout import EpisodeLocation, VideoSpan
 from counterpoint.formats.lerobot.tables import (
     HINT,
     UNITS,
@@ -130,11 +131,19 @@ class LeRobotStore(Reader):
         """Return the images, uint8 [N, H, W, 3], from a video or from images in the parquet file."""
         at, key = self._locations[episode], self._keys[camera]
         if key in at.videos:
-            video, (least, most) = at.videos[key], at.videos[key].frames
+            video, (least, most) = self._span(at, key), at.videos[key].frames
             count = probe_video(video.path).frames
             require(least <= count <= most, video.path, f"{count} frames", f"{least}, as the metadata say", HINT)
             return read_frames(video.path, video.first + steps)
         return stack_images((where, decode_image(where, image)) for where, image in self._images(at, key, steps))
+
+    def _span(self, at: EpisodeLocation, key: str) -> VideoSpan:
+        """Return an episode's frames in a video; refuse a start between two frames, which may be the neighbour's."""
+        video, fps = at.videos[key], self.info.fps
+        error = start_error(str(video.path), at.number, video.start, fps)
+        if error and video.start * fps - video.first > layout.BETWEEN:
+            raise error
+        return video
 
     def read_depth(self, episode: int, steps: Array, camera: str) -> Array:
         """Return the distances [N, H, W] from images in the parquet file, uint16 or float32 as stored."""
@@ -173,7 +182,7 @@ class LeRobotStore(Reader):
     def cut_videos(self, episode: int, folder: Path) -> dict[str, Path]:
         """Copy an episode's videos, without encoding them again, to `FOLDER/CAMERA.mp4`; return each camera's file."""
         at = self._locations[episode]
-        spans = {name: at.videos[key] for name, key in self._keys.items() if key in at.videos}
+        spans = {name: self._span(at, key) for name, key in self._keys.items() if key in at.videos}
         for name, span in spans.items():
             cut_out(span.path, span.first, at.length, folder / f"{name}.mp4")
         return {name: folder / f"{name}.mp4" for name in spans}

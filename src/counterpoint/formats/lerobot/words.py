@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.episode import Array, Segment, task_of
+from counterpoint.data.episode import Array, Segment, task_of, visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole
 from counterpoint.formats.lerobot import layout
@@ -53,10 +53,7 @@ def read_words(root: Path, info: Info, locations: Sequence[EpisodeLocation], *, 
     language = _LANGUAGE in info.features
     found: dict[int, Words] = {}
     wrong: list[BadInputError] = []
-    files: dict[Path, list[EpisodeLocation]] = {}
-    for at in locations:
-        files.setdefault(at.data, []).append(at)
-    for path, own in files.items():
+    for path, own in _by_file(locations).items():
         known = not rows and all(at.task is not None for at in own)
         wanted = [name for name in tables if not (known and name == layout.TASK)]
         columns = _columns(path, wanted) if wanted else {}
@@ -141,17 +138,45 @@ def _named(at: EpisodeLocation, name: str, number: int, table: Mapping[int, str]
     return table.get(number, "")
 
 
-def _spoken(at: EpisodeLocation, info: Info, cell: object) -> tuple[Segment, ...]:
-    """Return the subtasks in the cell of `language_persistent`; the part before the first one has no words."""
-    if cell is None:
-        return ()
+def outside_episodes(info: Info, locations: Sequence[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Yield subtasks of `language_persistent` that begin outside their episode, and are read at its first or last step.
+
+    Raises:
+        BadInputError: When a file is damaged.
+    """
+    for path, own in _by_file(locations).items() if _LANGUAGE in info.features else ():
+        cells = read_cells(path, _LANGUAGE, [at.row for at in own])
+        for at in own:
+            last = f"a time from 0 to {(at.length - 1) / info.fps:.6g} s, that of the last of {at.length} steps"
+            for time, words in _subtasks(at, cells.get(at.row)):
+                if not 0 <= round(time * info.fps) < at.length:
+                    found = f"the subtask {words!r} from {time:.6g} s on"
+                    hint = f"correct the timestamps in {_LANGUAGE}, or remove the entry"
+                    yield BadInputError(f"{path}, episode {at.number}", found, last, hint)
+
+
+def _by_file(locations: Sequence[EpisodeLocation]) -> dict[Path, list[EpisodeLocation]]:
+    """Return the episodes of each parquet file."""
+    files: dict[Path, list[EpisodeLocation]] = {}
+    for at in locations:
+        files.setdefault(at.data, []).append(at)
+    return files
+
+
+def _subtasks(at: EpisodeLocation, cell: object) -> list[tuple[float, str]]:
+    """Return the subtasks in the cell of `language_persistent`, in order: the time in seconds, and the words."""
     with reading(at.data, f"rows with style, content and timestamp in {_LANGUAGE!r}"):
-        entries = [as_mapping(entry) for entry in as_list(cell)]
-        times = sorted(
+        entries = [as_mapping(entry) for entry in as_list([] if cell is None else cell)]
+        return sorted(
             (as_number(entry["timestamp"]), str(entry["content"]))
             for entry in entries
             if entry["style"] == _STYLE and entry["content"]
         )
+
+
+def _spoken(at: EpisodeLocation, info: Info, cell: object) -> tuple[Segment, ...]:
+    """Return the subtasks in the cell of `language_persistent`; the part before the first one has no words."""
+    times = _subtasks(at, cell)
     firsts = {min(max(0, round(time * info.fps)), at.length - 1): words for time, words in times}
     return tuple(_merged(({0: ""} | firsts).items())) if firsts else ()
 
@@ -179,6 +204,6 @@ def _contradiction(at: EpisodeLocation, segments: Sequence[Segment]) -> BadInput
 
 def _words(at: EpisodeLocation, tasks: Sequence[Segment], subtasks: Sequence[Segment]) -> Words:
     task = tasks[0][1] if len(tasks) == 1 else task_of(tasks)
-    task = task or "; ".join(dict.fromkeys(filter(None, at.tasks)))
+    task = task or "; ".join(dict.fromkeys(filter(visible, at.tasks)))
     segments = tuple(subtasks or tasks)
     return task, () if len(segments) < 2 and task_of(segments) in ("", task) else segments

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.episode import Array, EpisodeInfo, visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import (
     Column,
@@ -432,7 +432,7 @@ class RldsStore(Reader):
             length, rest = divmod(len(_values(example, layout.counted.name)), layout.counted.size)
             require(length > 0 == rest, f"{where}, {layout.counted.name}", "no whole step", "at least one", HINT)
             every = (_texts(example, leaf.name) for leaf in layout.instructions.values())
-            texts = tuple(first_text(str(text, "utf-8").strip() for text in each) for each in every)
+            texts = tuple(first_text(visible(str(text, "utf-8")) for text in each) for each in every)
             success, reward = (
                 None if leaf is None else _numbers(example, leaf.name).astype(np.float64)
                 for leaf in (layout.success, layout.reward)
