@@ -135,7 +135,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "give --fps 10 to take the frames nearest in time",
         ["data convert uneven new --fps 10"],
     ),
-    "data convert unequal new": ("bring all to one --size", ["data convert unequal new --size 32"]),
+    "data convert unequal new": (
+        "bring all to one, of N x N pixels: --size 32",
+        ["data convert unequal new --size 32"],
+    ),
 }
 SLOW: dict[str, tuple[str, list[str]]] = {
     "reward data --model model --out out": (
