@@ -198,6 +198,18 @@ def test_labels_average_over_a_tenth_of_a_training_episode_and_err_less_than_sin
     assert known.averaged_error < known.error
 
 
+def test_labels_do_not_average_where_it_makes_them_worse() -> None:
+    """Rewards are exact shares of their episodes; an average lags by more of a short episode than of a long one."""
+    model = seeing("potential")
+    model.score = lambda form, frames, targets: np.linspace(0, 1, len(frames))[None]  # type: ignore[method-assign]
+    known = calibrate(model, MemoryStore([part(read_episode(store(), n), 3 + n) for n in range(12)]))
+    assert known is not None
+    assert known.memory == 0
+    assert known.averaged_error == known.error < 0.05
+    gained = np.linspace(0, max(known.rewards), 7)
+    np.testing.assert_array_equal(known.labels_of(gained), known.progress_of(gained))
+
+
 def test_failures_are_no_examples_of_progress() -> None:
     model, good = seeing("potential"), [read_episode(store(), n) for n in range(12)]
     still = [replace(part(one, 1 + len(one) // 4), success=False) for one in good]

@@ -53,7 +53,8 @@ class Calibration(FrozenConfig):
         episodes: Number of episodes in the regression.
         measured_episodes: Number of successful episodes on which the errors were measured.
         error: Mean absolute error of progress.
-        memory: Time constant, in steps, of the average of the reward (`averaged`) that labels read.
+        memory: Time constant, in steps, of the average of the reward (`averaged`) that labels read; 0 if labels have
+            a smaller error without it.
         averaged_rewards: Rewards at the knots of a second map, from the averaged reward to progress.
         averaged_progress: Progress at these knots.
         averaged_error: Mean absolute error of the second map.
@@ -95,7 +96,7 @@ class Calibration(FrozenConfig):
         return np.asarray(np.interp(rewards, self.rewards, self.progress))
 
     def labels_of(self, rewards: Float[Array, " T"], *, monotone: bool = False) -> Float[Array, " T"]:
-        """Return progress in [0, 1] for an episode's averaged rewards; its error is smaller than `progress_of`'s.
+        """Return progress in [0, 1] for an episode's averaged rewards; its error is at most about `progress_of`'s.
 
         Args:
             rewards: The rewards (gains, as in `progress_of`) of all T frames of the episode. The value at a frame
@@ -136,8 +137,10 @@ def averaged(rewards: Float[Array, " T"], steps: Num[NDArray[Any], " T"], memory
     Args:
         rewards: The rewards of T frames.
         steps: Each frame's step number, increasing.
-        memory: Time constant in steps, above 0.
+        memory: Time constant in steps; 0 returns the rewards.
     """
+    if not memory:
+        return rewards
     passed = np.diff(steps)
     kept = np.exp(-passed / memory)
     lag = (1 - kept) * memory / passed

@@ -3,8 +3,8 @@
 The map is fitted to successful episodes of the training data; the target of step t is its share of the episode,
 t / (T - 1). The map's only input is the reward, not the time, so an episode that fails or stops half-way ends at a
 lower value than episodes that succeed. For labels, two further maps read the reward averaged over about the last tenth
-of an episode, and the running maximum of this average. The errors of a clock (progress that only counts steps,
-`error_of_a_ramp`) and of a constant are stored next to the maps' errors.
+of an episode, if this makes the error smaller, and the running maximum of what the first of them reads. The errors of a
+clock (progress that only counts steps, `error_of_a_ramp`) and of a constant are stored next to the maps' errors.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def calibrate(
         key=lambda one: one.error,
     )
     clock = float(np.mean([one.steps[-1] for one in fitted]))
-    smooth = _Map.fitted(fit.form, basis, MEMORY * clock)
-    monotone = _Map.fitted(fit.form, basis, MEMORY * clock, furthest=True)
+    smooth = min((fit, _Map.fitted(fit.form, basis, MEMORY * clock)), key=lambda one: one.error)
+    monotone = _Map.fitted(fit.form, basis, smooth.memory, furthest=True)
     measured, failed = basis, [held_out.only(False)]
     where: Literal["cross-fitting", "validation", "training"] = "training"
     if judges and crossed:
@@ -263,7 +263,7 @@ def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *
 
 def _read(gained: Array, steps: Array, memory: float, *, furthest: bool) -> Array:
     """Return what a map reads: gains [F], averaged if `memory` is above 0; with `furthest`, the largest so far."""
-    means = averaged(gained, steps, memory) if memory else gained
+    means = averaged(gained, steps, memory)
     return np.maximum.accumulate(means) if furthest else means
 
 
