@@ -1,5 +1,5 @@
 # Two commands to begin with: `make demo` and `make test`. Both install what they need into .venv first.
-# `make demo VIDEOS=DIR` trains and reports on videos of one's own, with a manifest.csv, in place of simulated ones.
+# `make demo VIDEOS=DIR` trains and reports on videos of one's own, with a manifest.csv, in place of a simulated kitchen.
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	$(BIN)/counterpoint report $(DEMO_RUN)-videos
 else
 demo: $(VENV)/.installed system
-	$(BIN)/counterpoint collect metaworld --episodes 10 --val-episodes 3 --test-episodes 5 --size 112 --workers 2 --out $(DEMO_DATA)
+	$(BIN)/counterpoint collect kitchen --play 1 --episodes 12 --val-episodes 2 --test-episodes 4 --out $(DEMO_DATA)
 	$(BIN)/counterpoint train decisionnce_t-demo --data $(DEMO_DATA) --out $(DEMO_RUN)
 	$(BIN)/counterpoint report $(DEMO_RUN)
 endif

@@ -14,9 +14,9 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.bench import INPUTS, WRONG
 from counterpoint.evaluation.compare import write_comparison
-from counterpoint.evaluation.comparison import Comparison, compare, verdict
+from counterpoint.evaluation.comparison import Comparison, compare, sources_of, verdict
 from counterpoint.evaluation.embedded import RECORDED
-from counterpoint.evaluation.statistics import Estimate, wilson
+from counterpoint.evaluation.statistics import Drawn, Estimate, drawn_mean, wilson
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import EncoderReward, FunctionReward
 from tests.data.reading import read_episode
@@ -228,21 +228,49 @@ def test_every_number_says_n_and_how_its_interval_was_made(compared: Comparison)
 
 
 def test_the_verdict_says_plainly_what_was_learned(compared: Comparison) -> None:
-    gain, none = Estimate(0.5, 0.2, 0.8, 18, ""), Estimate(0.1, -0.2, 0.4, 18, "")
-    told = verdict(wilson(11, 18), 9, ("the last frame", 0.11, gain))
+    def sources(scene: float, end: float, motion: float, half: float = 0.3) -> dict[str, Estimate]:
+        given = {"scene": scene, "end state": end, "motion": motion}
+        return {name: Estimate(value, value - half, value + half, 18, "") for name, value in given.items()}
+
+    told = verdict(wilson(11, 18), 9, sources(0.11, 0.1, 0.4))
     assert told.startswith(
-        "Tells the right instruction from the others in 61 % of 18 held-out videos (95 % interval 39"
+        "Recognises the motion: tells the right instruction from the others in 61 % of 18 held-out videos (95 % "
     )
-    assert told.endswith("to 80 %, chance 11 %); the last frame alone gets 11 %.")
-    assert "cannot settle" in verdict(wilson(11, 18), 9, ("the last frame", 0.5, none))
-    scene = verdict(wilson(11, 18), 9, ("the first frame", 0.67, none))
-    assert scene.startswith("Recognises the scene")
-    assert "the first frame alone does as well (67 %)" in scene
-    assert verdict(wilson(2, 9), 9, ("the last frame", 0.9, none)).startswith("No better than chance")
-    assert verdict(wilson(0, 90), 9, ("the last frame", 0.9, none)).startswith("Worse than chance")
-    assert "18 videos it was trained on" in verdict(wilson(11, 18), 9, ("the last frame", 0.1, gain), held_out=False)
+    assert told.endswith(
+        "chance 11 %). The scene (first frame alone) gives 11 %, the end state (last frame) adds 10 points (-20 to "
+        "40), the motion adds 40 points (10 to 70)."
+    )
+    leads = {
+        "Recognises the scene: ": sources(0.67, -0.1, -0.06),
+        "Recognises the end state: ": sources(0.2, 0.5, -0.09),
+        "Recognises the scene or the end state, and perhaps the motion: ": sources(0.2, 0.2, 0.21),
+    }
+    for lead, found in leads.items():
+        assert verdict(wilson(11, 18), 9, found).startswith(lead)
+    assert verdict(wilson(2, 9), 9, leads["Recognises the scene: "]).startswith("No better than chance")
+    assert verdict(wilson(0, 90), 9, leads["Recognises the scene: "]).startswith("Worse than chance")
+    assert "18 videos it was trained on" in verdict(wilson(11, 18), 9, sources(0.1, 0, 0.5), held_out=False)
     assert compared.rows[1].verdict.startswith("No better than chance")
     assert "12 held-out videos" in compared.rows[0].verdict
+
+
+def test_sources_are_paired_differences_to_the_better_reading_of_each_frame() -> None:
+    """By hand: three videos, of which the whole is right on all, the first frame on one, the last on two."""
+    weights = np.array([[1, 1, 1], [2, 1, 0], [0, 0, 3]]) / 3
+
+    def drawn(*right: int) -> Drawn:
+        return drawn_mean(np.array(right, float), weights)
+
+    found = sources_of(drawn(1, 1, 1), [drawn(0, 0, 0), drawn(1, 0, 0)], [drawn(1, 1, 0), drawn(0, 0, 0)])
+    assert {name: one.value for name, one in found.items()} == pytest.approx(
+        {"scene": 1 / 3, "end state": 1 / 3, "motion": 1 / 3}
+    )
+    draws = {"scene": [2 / 3, 0], "end state": [1 / 3, 0], "motion": [0, 1]}
+    for name, values in draws.items():
+        expected = np.quantile(values, [0.025, 0.975])
+        np.testing.assert_allclose([found[name].low, found[name].high], expected)
+    alone = sources_of(drawn(1, 1, 1), [drawn(1, 1, 1)], [drawn(0, 0, 1)])
+    assert alone["motion"].value == 0  # the first frame is the better one
 
 
 def test_undefined_numbers_are_null_and_other_text_is_refused(compared: Comparison) -> None:

@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from counterpoint.data.store import Cameras, EpisodeStore
 from counterpoint.errors import BadInputError, require
-from counterpoint.evaluation.bench import ALONE, INPUTS, SHORT, Heatmap, Numbers, ask, bench_of, minus, over_seeds
+from counterpoint.evaluation.bench import INPUTS, SHORT, Heatmap, Numbers, ask, bench_of, minus, over_seeds
 from counterpoint.evaluation.definitions import REWARD
 from counterpoint.evaluation.embedded import RECORDED
-from counterpoint.evaluation.statistics import Estimate, as_share, seeds_interval
+from counterpoint.evaluation.statistics import Drawn, Estimate, as_share, seeds_interval
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import check_instructions
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, constant, ramp
@@ -38,6 +38,7 @@ class Row:
         seeds: Number of training seeds; each number is a mean over the seeds.
         trained_on_these: True if the reward was trained on the compared videos.
         verdict: A sentence about the reward's accuracy.
+        sources: What the accuracy comes from (`sources_of`); empty if there is only one instruction.
         inputs: Numbers, keyed by input and then by name in `definitions.REWARD`; undefined numbers are left out.
         over_seeds: The same numbers for the recorded videos, with an interval over training seeds.
         heatmaps: Mean last values under each instruction, of whole videos and, if computed, of short segments.
@@ -48,6 +49,7 @@ class Row:
     seeds: int
     trained_on_these: bool
     verdict: str
+    sources: Mapping[str, Estimate]
     inputs: Mapping[str, Mapping[str, Estimate]]
     over_seeds: Mapping[str, Estimate]
     heatmaps: tuple[Heatmap, ...]
@@ -197,11 +199,7 @@ def compare(
             if owner == name
         ]
         drawn[name] = {key: over_seeds([one[key] for one in seeds[name]]) for key in seeds[name][0]}
-    bars = {
-        f"a {name.replace(', ', ' classifier of the ')}": drawn[name][RECORDED]
-        for name in (scenes or {})
-        if name in drawn
-    }
+    single = {name: drawn[name][RECORDED]["accuracy"] for name in (scenes or {}) if len(texts) > 1}
     rows = []
     for name in groups:
         said = [answers for (owner, _), answers in zip(members, answered, strict=True) if owner == name]
@@ -209,7 +207,7 @@ def compare(
         if all(SHORT in one.rounds for one in said):
             maps.append(bench.heatmap(SHORT, np.mean([one.rounds[SHORT].mean(axis=1) for one in said], axis=0)))
         kind = {"control": name in taken, "trained_on_these": name in trained_on_these}
-        rows.append(_row(name, drawn[name], bars, seeds[name], tuple(maps), len(texts), **kind))
+        rows.append(_row(name, drawn[name], single, seeds[name], tuple(maps), len(texts), **kind))
     names = list(groups)
     pairs = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
     count = int(bench.success.sum())
@@ -267,7 +265,7 @@ def _estimates(numbers: Numbers) -> dict[str, Estimate]:
 def _row(
     name: str,
     drawn: Mapping[str, Numbers],
-    bars: Mapping[str, Numbers],
+    single: Mapping[str, Drawn],
     seeds: Sequence[Mapping[str, Numbers]],
     heatmaps: tuple[Heatmap, ...],
     instructions: int,
@@ -280,14 +278,22 @@ def _row(
     if several and len(seeds) == 1:
         for key in INPUTS:
             inputs[key]["accuracy"] = as_share(inputs[key]["accuracy"])
+    sources: dict[str, Estimate] = {}
+    if several:
+        first, last = (
+            [drawn[frame]["accuracy"], *(found for name, found in single.items() if frame in name)]
+            for frame in ("first frame", "last frame")
+        )
+        sources = sources_of(drawn[RECORDED]["accuracy"], first, last)
     return Row(
         name=name,
         control=control,
         seeds=len(seeds),
         trained_on_these=trained_on_these,
-        verdict=_verdict(inputs, drawn, bars, instructions, held_out=not trained_on_these)
+        verdict=verdict(inputs[RECORDED]["accuracy"], instructions, sources, held_out=not trained_on_these)
         if several
         else _verdict_of_one_task(inputs, held_out=not trained_on_these),
+        sources=sources,
         inputs=inputs,
         over_seeds={
             key: seeds_interval(np.array([one[RECORDED][key].values[0] for one in seeds]), share=not REWARD[key].signed)
@@ -297,20 +303,24 @@ def _row(
     )
 
 
-def _verdict(
-    inputs: Mapping[str, Mapping[str, Estimate]],
-    drawn: Mapping[str, Numbers],
-    bars: Mapping[str, Numbers],
-    instructions: int,
-    *,
-    held_out: bool,
-) -> str:
-    frames = {f"the {key}": drawn[key]["accuracy"] for key in ALONE}
-    frames |= {name: numbers["accuracy"] for name, numbers in bars.items()}
-    best = max(frames, key=lambda name: frames[name].values[0])
-    gain = drawn[RECORDED]["accuracy"] - frames[best]
-    alone = best, float(frames[best].values[0]), gain.estimate()
-    return verdict(inputs[RECORDED]["accuracy"], instructions, alone, held_out=held_out)
+def sources_of(accuracy: Drawn, first: Sequence[Drawn], last: Sequence[Drawn]) -> dict[str, Estimate]:
+    """Return what a reward's accuracy comes from: the scene, the end state or the motion.
+
+    All tasks could still follow the first frame of a video of a shared scene, so the first frame shows only the scene.
+    The last frame shows the scene and the state in which the task ends.
+
+    Args:
+        accuracy: The reward's accuracy on whole videos.
+        first: Accuracies from the first frame alone: the reward's, and that of a classifier. The best one counts.
+        last: Accuracies from the last frame alone.
+
+    Returns:
+        `scene`: the accuracy from the first frame. `end state`: what the last frame adds to it. `motion`: what the
+        whole video adds to the better of the two frames. The last two are paired differences.
+    """
+    scene, end = (max(each, key=lambda one: one.values[0]) for each in (first, last))
+    best = max(scene, end, key=lambda one: one.values[0])
+    return {"scene": scene.estimate(), "end state": (end - scene).estimate(), "motion": (accuracy - best).estimate()}
 
 
 def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_out: bool) -> str:
@@ -324,29 +334,37 @@ def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_o
     )
 
 
-def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Estimate], *, held_out: bool = True) -> str:
-    """Return a sentence that says if a reward distinguishes instructions, and if it beats classifiers of one frame.
+def verdict(accuracy: Estimate, instructions: int, sources: Mapping[str, Estimate], *, held_out: bool = True) -> str:
+    """Return two sentences that say if a reward distinguishes instructions, and by what.
 
     Args:
         accuracy: Share of videos that score highest under their instruction.
         instructions: Number of instructions, L; guessing has an accuracy of 1/L.
-        alone: The best classifier of one frame: its name, its accuracy, and the paired difference to the reward's
-            accuracy.
+        sources: What the accuracy comes from (`sources_of`).
         held_out: False for videos that the encoder was trained on.
     """
-    chance, (frame, same, gain) = 1 / instructions, alone
+    chance = 1 / instructions
     videos = f"{accuracy.n} {'held-out ' if held_out else ''}videos{'' if held_out else ' it was trained on'}"
     interval = f"95 % interval {100 * accuracy.low:.0f} to {100 * accuracy.high:.0f} %, chance {100 * chance:.0f} %"
     share = f"in {100 * accuracy.value:.0f} % of {videos} ({interval})"
     if not accuracy.low > chance:
         worse = "Worse than chance" if accuracy.high < chance else "No better than chance"
         return f"{worse}: puts the right one of {instructions} instructions first {share}."
-    if same >= accuracy.value:
-        return (
-            f"Recognises the scene: tells the right instruction from the others {share}, "
-            f"and {frame} alone does as well ({100 * same:.0f} %)."
-        )
-    told = f"Tells the right instruction from the others {share}"
-    if gain.low > 0:
-        return f"{told}; {frame} alone gets {100 * same:.0f} %."
-    return f"{told}; {frame} alone gets {100 * same:.0f} %, a difference that {accuracy.n} videos cannot settle."
+    scene, end, motion = (sources[name] for name in ("scene", "end state", "motion"))
+    if motion.low > 0:
+        lead = "Recognises the motion"
+    elif scene.value >= accuracy.value:
+        lead = "Recognises the scene"
+    elif scene.value + end.value >= accuracy.value:
+        lead = "Recognises the end state"
+    else:
+        lead = "Recognises the scene or the end state, and perhaps the motion"
+    return (
+        f"{lead}: tells the right instruction from the others {share}. The scene (first frame alone) gives "
+        f"{100 * scene.value:.0f} %, the end state (last frame) adds {_points(end)}, the motion adds {_points(motion)}."
+    )
+
+
+def _points(difference: Estimate) -> str:
+    value, low, high = (100 * part for part in (difference.value, difference.low, difference.high))
+    return f"{value:.0f} points ({low:.0f} to {high:.0f})"

@@ -129,6 +129,31 @@ def test_play_begins_where_other_experts_ended() -> None:
         KitchenEnv("sdoor_open", play=5)
 
 
+def test_an_arm_far_from_its_pose_returns_and_another_does_not() -> None:
+    env = KitchenEnv("light_on", cameras=[])
+    env.reset(seed=0)
+    assert env.horizon == 50
+    assert np.abs(env.state()[:7] - POSE[:7]).max() < 0.06
+    env.data.qpos[0] += 0.9  # the base joint: the hand swings sideways, into free space
+    env.mujoco.mj_forward(env.model, env.data)
+    env._expert.reset()
+    first = env.expert()
+    assert first[7] == 1.0  # the fingers open first
+    distances = []
+    for _ in range(40):
+        env._move(env.expert())
+        distances.append(np.abs(env.state()[:7] - POSE[:7]).max())
+    assert min(distances) < 0.3
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("name", TASKS)
+def test_experts_solve_nine_of_ten_episodes_of_play(name: str) -> None:
+    env = KitchenEnv(name, play=1, cameras=[])
+    assert env.horizon == 110
+    assert np.mean([solve(env, seed)[0] for seed in range(20)]) >= (0.8 if name == "ldoor_open" else 0.9)
+
+
 @pytest.mark.release
 @pytest.mark.parametrize("name", TASKS)
 def test_experts_solve_four_of_five_scenes(name: str) -> None:

@@ -88,6 +88,8 @@ CAMERAS = ("left", "right", "default")
 CONTROL_HZ = 12.5
 """Actions per second: each action is forty simulation steps of 2 ms."""
 HORIZON = 50
+RETURN = 60
+"""Further steps of an episode of play, in which the arm returns from where another task ended."""
 NEAR = 0.15
 """A joint is at its goal if it is closer than this share of its range (RoboHive's `get_dof_proximity`)."""
 HELD = 5
@@ -164,7 +166,7 @@ class KitchenEnv(MujocoEnv):
     Args:
         task: A name of `TASKS`, such as `micro_open`.
         play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
-        **options: See `Options`; by default the left camera at 84 pixels, and 50 steps.
+        **options: See `Options`; by default the left camera at 84 pixels, and 50 steps, or 110 with `play`.
 
     Attributes:
         task: The task's name.
@@ -187,7 +189,7 @@ class KitchenEnv(MujocoEnv):
             state_dim=len(POSE),
             environment_dim=3 * len(TASKS) + 1,
             control_hz=CONTROL_HZ,
-            horizon=HORIZON,
+            horizon=HORIZON + RETURN * (play > 0),
             usual=CAMERAS[:1],
             known=CAMERAS,
             **options,
@@ -251,9 +253,9 @@ class KitchenEnv(MujocoEnv):
         qpos[kettle : kettle + 3] += shift
         self.mujoco.mj_forward(self.model, self.data)
         others = [name for name in TASKS if name != self.task]
-        for name in rng.permutation(others)[: self._play]:
+        for number, name in enumerate(rng.permutation(others)[: self._play]):
             other = self._expert_of(TASKS[name])
-            for _ in range(HORIZON):
+            for _ in range(HORIZON + RETURN * (number > 0)):
                 self._move(other.act())
         self._held = 0
         self._expert.reset()
@@ -266,6 +268,8 @@ class KitchenEnv(MujocoEnv):
             site=about.site,
             goal=about.goal,
             ways=about.ways,
+            pose=about.pose[:7],
+            over=POSE[:7],
             seconds=STEPS * self.model.opt.timestep,
             fastest=FASTEST,
         )

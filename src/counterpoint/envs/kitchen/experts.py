@@ -58,6 +58,9 @@ class KitchenExpert:
         site: Name of the site of the joint's handle.
         goal: The joint's goal.
         ways: The ways of moving the handle, one after the other.
+        pose: Positions of the arm's joints [7] from which the ways begin. If the arm is elsewhere at the beginning of
+            an episode, for example where another task ended, it first moves there.
+        over: Positions of the arm's joints [7] that it passes on this way, so that it does not hit the kitchen.
         seconds: Duration of an action in seconds.
         fastest: Velocity of a joint for an action of 1, in radians per second.
     """
@@ -71,6 +74,10 @@ class KitchenExpert:
     _rest = 0.05  # weight of the joint velocities, to keep them small, in metres per radian
     _aligning = 0.3  # weight of the hand's rotation until it moves the handle, in metres per radian
     _margin = 0.02  # distance from a joint's limits, in radians
+    # Radians: an arm with a joint farther than `_away` from its pose returns; it has passed the position on the way when
+    # all joints are within `_passes`, and is back when they are within `_home`.
+    _away, _passes, _home = 0.5, 0.45, 0.3
+    _retreat = 3  # number of actions in which the hand lets go and moves back before the arm returns
 
     def __init__(
         self,
@@ -81,11 +88,14 @@ class KitchenExpert:
         site: str,
         goal: float,
         ways: tuple[Way, ...],
+        pose: Any,
+        over: Any,
         seconds: float,
         fastest: float,
     ) -> None:
         mujoco = self._mujoco = import_mujoco()
         self._model, self._data, self._goal, self._ways = model, data, goal, ways
+        self._poses = np.array([over, pose])
         self._seconds, self._unit = seconds, fastest * seconds
         self._posed = mujoco.MjData(model)
         self._hand, self._site = model.site(HAND).id, model.site(site).id
@@ -97,6 +107,8 @@ class KitchenExpert:
         """Begin an episode."""
         self._number = 0
         self._begin()
+        self._returned = 0 if self._from(1) > self._away else len(self._poses)
+        self._backed = 0
 
     def _begin(self) -> None:
         self._arrived = self._let_go = False
@@ -112,6 +124,8 @@ class KitchenExpert:
         """Return the next action: float64 [9] in [-1, 1]."""
         way, here = self._way, float(self._data.qpos[self._joint.qposadr[0]])
         place = np.array(self._data.site_xpos[self._hand])
+        if self._returned < len(self._poses):
+            return self._return(place)
         target, rotation = self._at(here, way.offset)
         if self._let_go or (self._number + 1 < len(self._ways) and here / self._goal > way.until):
             if not self._let_go or np.linalg.norm(place - target) < self._free:
@@ -152,6 +166,20 @@ class KitchenExpert:
         self._let_go = True
         return self._towards(place - back, turned, OPEN, 2 * self._rest)
 
+    def _from(self, number: int) -> float:
+        """Return the largest distance of a joint from a pose on the way to the beginning, in radians."""
+        return float(np.abs(self._poses[number] - self._data.qpos[ARM]).max())
+
+    def _return(self, place: Array) -> Array:
+        """Return the action that moves the hand back or, at later calls, the arm to its pose."""
+        self._backed += 1
+        if self._backed <= self._retreat:
+            turned = np.array(self._data.site_xmat[self._hand].reshape(3, 3))
+            return self._towards(place - 0.15 * turned[:, 2], turned, OPEN, 2 * self._rest)
+        away = (self._poses[self._returned] - self._data.qpos[ARM]) / self._seconds
+        self._returned += self._from(self._returned) <= (self._passes, self._home)[self._returned]
+        return self._told(np.clip(away, -self._fastest, self._fastest), OPEN)
+
     def _at(self, joint: float, offset: Vector) -> tuple[Array, Array]:
         """Return the hand's place [3] and rotation [3, 3] at the handle for a position of the joint."""
         (place, turn), (_, first) = self._handle(joint), self._handle(0.0)
@@ -183,11 +211,14 @@ class KitchenExpert:
         bounds = np.clip(low, -self._fastest, -1e-3), np.clip(high, 1e-3, self._fastest)
         system = np.concatenate([weights[:, None] * jacobian[:, ARM], self._rest * np.eye(7)])
         wanted = np.concatenate([weights * np.concatenate([move, spin]), np.zeros(7)])
-        velocity = lsq_linear(system, wanted, bounds).x
+        return self._told(lsq_linear(system, wanted, bounds).x, fingers)
+
+    def _told(self, velocity: Array, fingers: float) -> Array:
+        """Return the action that moves the joints at the given velocities [7]."""
         # A motor pulls with stiffness x (target - position) against damping. In one action, it covers the share `share`
         # of the way to the target.
-        share = 1 - np.exp(-seconds * self._stiffness / self._damping)
-        told = velocity * seconds / share + data.qfrc_bias[ARM] / self._stiffness
+        share = 1 - np.exp(-self._seconds * self._stiffness / self._damping)
+        told = velocity * self._seconds / share + self._data.qfrc_bias[ARM] / self._stiffness
         return np.append(told / self._unit, [fingers, fingers]).clip(-1.0, 1.0)
 
 
