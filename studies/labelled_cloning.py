@@ -1,6 +1,6 @@
 """Cloning from demonstrations, half of which fail: does it help to weight or filter them by a reward's progress?
 
-    python -m studies.labelled_cloning --model=runs/demo --out runs/labelled_cloning
+    python -m studies.labelled_cloning --model=runs/metaworld --out runs/labelled_cloning
 
 For each task and seed, equal numbers of scripted successes and failures are recorded with images. The reward of `model`
 labels every frame with its progress under the task's instruction. Policies read the simulator's state, not images, and
