@@ -11,7 +11,6 @@ from counterpoint.envs.kitchen.env import (
     CAMERAS,
     CONTROL_HZ,
     HELD,
-    HORIZON,
     MOVED,
     NEAR,
     POSE,
@@ -37,7 +36,7 @@ def solve(env: KitchenEnv, seed: int) -> tuple[bool, Array]:
     """Return whether the expert solves the seed's scene, and the states it goes through."""
     env.look, states, solved = False, [], False
     env.reset(seed=seed)
-    for _ in range(HORIZON):
+    for _ in range(env.horizon):
         observation, *_, info = env.step(env.expert())
         states.append(np.concatenate([observation["state"], observation["environment_state"]]))
         solved |= info["is_success"]
