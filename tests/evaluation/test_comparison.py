@@ -265,7 +265,7 @@ def test_sources_are_paired_differences_to_the_better_reading_of_each_frame() ->
     assert {name: one.value for name, one in found.items()} == pytest.approx(
         {"scene": 1 / 3, "end state": 1 / 3, "motion": 1 / 3}
     )
-    draws = {"scene": [2 / 3, 0], "end state": [1 / 3, 0], "motion": [0, 1]}
+    draws: dict[str, list[float]] = {"scene": [2 / 3, 0], "end state": [1 / 3, 0], "motion": [0, 1]}
     for name, values in draws.items():
         expected = np.quantile(values, [0.025, 0.975])
         np.testing.assert_allclose([found[name].low, found[name].high], expected)

@@ -2,9 +2,9 @@
 
 `counterpoint report` makes the same comparison for one run, and adds numbers about its encoder.
 
-A reward should distinguish instructions better than a classifier that sees only the scene or the end state. This control
-(`scene_rewards`) is a logistic regression that predicts an episode's instruction from its first, middle or last frame.
-The classifier reads the features of a frozen backbone, or else the encoder's embeddings.
+A reward should distinguish instructions better than a classifier that sees only the scene or the end state. This
+control (`scene_rewards`) is a logistic regression that predicts an episode's instruction from its first, middle or last
+frame. The classifier reads the features of a frozen backbone, or else the encoder's embeddings.
 """
 
 from __future__ import annotations
