@@ -74,8 +74,8 @@ class KitchenExpert:
     _rest = 0.05  # weight of the joint velocities, to keep them small, in metres per radian
     _aligning = 0.3  # weight of the hand's rotation until it moves the handle, in metres per radian
     _margin = 0.02  # distance from a joint's limits, in radians
-    # Radians: an arm with a joint farther than `_away` from its pose returns. It has passed the position on the way when
-    # all joints are within `_passes` of it, and is back when they are within `_home` of the pose.
+    # Radians: an arm with a joint farther than `_away` from its pose returns. It has passed the position on the way
+    # when all joints are within `_passes` of it, and is back when they are within `_home` of the pose.
     _away, _passes, _home = 0.5, 0.45, 0.3
     _retreat = 3  # number of actions in which the hand lets go and moves back before the arm returns
 
