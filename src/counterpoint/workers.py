@@ -95,7 +95,7 @@ def in_worker(
         args: The function's arguments; if the first is a path, the error's message names it.
         timeout: Seconds that the function may take before its process is killed, not counting the start of the process;
             `None` for no limit.
-        expected: What the `BadInputError` says was expected.
+        expected: The input that the `BadInputError` says was expected.
         hint: The advice that the `BadInputError` gives.
 
     Raises:

@@ -155,6 +155,9 @@ DEFECTS = (
     Defect("agents/td3_bc.py", "(~terminated).float()", "terminated.float()", "agents/test_td3_bc.py"),
     # rewards
     Defect("rewards/calibration.py", "    fit = min(", "    fit = max(", "rewards/test_calibration.py"),
+    Defect("encoders/calibration.py", "(1 - kept) * memory", "(1 - kept) / memory", "rewards/test_calibration.py"),
+    Defect("evaluation/comparison.py", "best = max(scene", "best = min(scene", "evaluation/test_comparison.py"),
+    Defect("envs/kitchen/experts.py", "self._from(1) > self._away", "self._from(1) < self._away", "envs/kitchen"),
     Defect(
         "rewards/calibration.py",
         "self.steps / self.steps[-1]",

@@ -459,9 +459,8 @@ def plan_jobs(pending: Sequence[Slot], workers: int) -> list[tuple[Slot, ...]]:
         plan.sort(key=len, reverse=True)
         if not plan or len(plan[0]) == 1:
             break
-        longest = plan.pop(0)
-        half = len(longest) // 2
-        plan += [longest[:half], longest[half:]]
+        half = len(plan[0]) // 2
+        plan = [*plan[1:], plan[0][:half], plan[0][half:]]
     return sorted(plan, key=lambda job: (-len(job), job[0].place))
 
 

@@ -38,7 +38,7 @@ class Row:
         seeds: Number of training seeds; each number is a mean over the seeds.
         trained_on_these: True if the reward was trained on the compared videos.
         verdict: A sentence about the reward's accuracy.
-        sources: What the accuracy comes from (`sources_of`); empty if there is only one instruction.
+        sources: The parts of the accuracy (`sources_of`); empty if there is only one instruction.
         inputs: Numbers, keyed by input and then by name in `definitions.REWARD`; undefined numbers are left out.
         over_seeds: The same numbers for the recorded videos, with an interval over training seeds.
         heatmaps: Mean last values under each instruction, of whole videos and, if computed, of short segments.
@@ -340,7 +340,7 @@ def verdict(accuracy: Estimate, instructions: int, sources: Mapping[str, Estimat
     Args:
         accuracy: Share of videos that score highest under their instruction.
         instructions: Number of instructions, L; guessing has an accuracy of 1/L.
-        sources: What the accuracy comes from (`sources_of`).
+        sources: The parts of the accuracy (`sources_of`).
         held_out: False for videos that the encoder was trained on.
     """
     chance = 1 / instructions

@@ -101,7 +101,7 @@ class _Map:
         form: The form.
         memory: Time constant, in steps, of the average of the gains that the map reads; 0 for the gains themselves.
         furthest: True if the map reads the running maximum.
-        rewards: What the map reads, at its knots.
+        rewards: The gains at its knots, averaged or as a running maximum if the map reads these.
         progress: Progress at its knots.
         error: Mean absolute error on the episodes that the map was fitted to.
     """
