@@ -119,6 +119,7 @@ def test_the_target_of_a_move_is_named() -> None:
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         RuntimeError("could not create a primitive"),
         RuntimeError("Could not allocate memory"),
+        ImportError("av/stream.abi3.so: failed to map segment from shared object"),
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
     ],
     ids=str,

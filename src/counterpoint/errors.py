@@ -222,6 +222,7 @@ FULL_DISK = r"No space left on device|os error 28\b|errno = 28\b|Errno 28\b"
 NO_MEMORY = (
     r"can't allocate memory|[Cc]annot allocate memory|[Cc]ould not allocate memory|bad_alloc|out of memory"
     r"|could not create a (primitive|memory object)|can't start new thread"
+    r"|failed to map segment from shared object"
 )
 
 REFUSALS = {

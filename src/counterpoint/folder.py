@@ -74,7 +74,7 @@ def claim(
     require(known, folder, f"files that are not {what}, without {note}", expected, "name another one")
     held = lock(folder / _LOCK, does)
     try:
-        _remove_unfinished(folder)
+        remove_unfinished(folder)
         if path.is_file():
             try:
                 begun = read_object(path, f"the settings of {what}", hint)
@@ -247,7 +247,7 @@ def _lines(digests: Mapping[str, str]) -> bytes:
     return "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
 
 
-def _remove_unfinished(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove half-written files of killed processes from a folder that no other process writes to."""
     for path in list(folder.rglob(".*")):
         if _UNFINISHED.fullmatch(path.name):

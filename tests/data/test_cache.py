@@ -340,9 +340,11 @@ def test_killed_build_is_no_store_and_is_continued(tmp_path: Path) -> None:
     (leftover,) = built_folders(tmp_path)
     with pytest.raises(BadInputError, match="training store"):
         CachedStore(leftover)
+    (leftover / ".store.json.0123456789ab").touch()  # of a kill inside a write
     store = build(memory_store(), tmp_path)
     store.verify()
     assert built_folders(tmp_path) == [store.path]
+    assert not list(store.path.glob(".*"))
 
 
 def _build_and_verify(root: Path) -> str:

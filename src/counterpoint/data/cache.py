@@ -38,7 +38,7 @@ from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks
 from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.files import cache_root, remove
-from counterpoint.folder import check_part, lock, mend, read_part, write_part
+from counterpoint.folder import check_part, lock, mend, read_part, remove_unfinished, write_part
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
@@ -181,6 +181,7 @@ def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
         except BadInputError:  # a repaired source has another key and cannot continue this build
             shutil.rmtree(building, ignore_errors=True)
             raise
+        remove_unfinished(building)
         building.rename(folder)
     return CachedStore(folder)
 
