@@ -37,7 +37,7 @@ class Videos(FrozenConfig):
             an episode begins in the state in which another task's expert has ended.
         episodes: Number of episodes per task.
         noise: Standard deviation of Gaussian noise on the experts' actions.
-        steps: Maximum number of actions of an episode.
+        steps: Maximum number of actions of an episode, without those in which the kitchen's arm first returns.
         seed: Random seed of the scenes.
     """
 

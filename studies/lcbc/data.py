@@ -15,6 +15,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.data.store_views import CamerasApart, SubsetStore, join_domains
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.kitchen.collect import KitchenCollectConfig, collect_kitchen
+from counterpoint.envs.kitchen.env import RETURN
 from counterpoint.envs.make import make_env
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.errors import require
@@ -55,7 +56,7 @@ def _record(
     """
     shared = {"out": out, "tasks": tasks, "cameras": config.cameras[suite], "size": config.size, "lossless": True}
     if suite == "kitchen":
-        play = {"play": 1, "max_steps": most} if most else {}
+        play = {"play": 1, "max_steps": most + RETURN} if most else {}
         collect_kitchen(KitchenCollectConfig.model_validate({**shared, **settings, **play}))
         return
     steps = REPEAT * (most or ACTIONS[suite])

@@ -96,7 +96,7 @@ class Calibration(FrozenConfig):
         return np.asarray(np.interp(rewards, self.rewards, self.progress))
 
     def labels_of(self, rewards: Float[Array, " T"], *, monotone: bool = False) -> Float[Array, " T"]:
-        """Return progress in [0, 1] for an episode's averaged rewards; its error is at most about `progress_of`'s.
+        """Return an episode's progress in [0, 1] for labels, computed from its averaged rewards.
 
         Args:
             rewards: The rewards (gains, as in `progress_of`) of all T frames of the episode. The value at a frame

@@ -93,7 +93,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
         "splits": ", ".join(f"{name} {text}" for name, text in splits_in_words(path, store, dialect).items()) or "none",
         "instructions": _wording(Counter(episode.instruction for episode in store.episodes)),
-        "success": f"{np.mean(known):.0%} of {_those(len(known), len(lengths))}" if known else "not recorded",
+        "success": f"{np.mean(known):.0%} of {_recording(len(known), len(lengths))}" if known else "not recorded",
     }
     if isinstance(store, Reader):
         facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
@@ -132,7 +132,7 @@ def other_scripts(text: str) -> set[str]:
     return found
 
 
-def _those(known: int, total: int) -> str:
+def _recording(known: int, total: int) -> str:
     """Return the episodes that record success, in words."""
     return f"{known} episodes" if known == total else f"the {known} of {total} episodes that record it"
 

@@ -19,8 +19,8 @@ class KitchenCollectConfig(ExpertCollectConfig):
         tasks: Names of the kitchen's tasks, or `all` for all five.
         after_success: Number of frames recorded after the task is solved, before the episode ends; by default the
             maximum number of actions per episode, so that all episodes have the length used in the papers.
-        play: Number of other tasks that the experts carry out before each episode begins; which tasks is drawn anew for
-            each episode. The first frame of such play data says little about the task. Episodes have up to 110 steps.
+        play: Number of other tasks, drawn anew for each episode, that the experts carry out before it begins. The first
+            frame of such play data says little about the task. Episodes have up to 110 steps.
     """
 
     tasks: Names = Field(default=("all",), min_length=1)

@@ -161,10 +161,14 @@ class KitchenExpert:
 
     def _let(self, place: Array) -> Array:
         """Return the action that opens the fingers or, at later calls, moves the hand back."""
-        turned = np.array(self._data.site_xmat[self._hand].reshape(3, 3))
-        back = 0.15 * turned[:, 2] if self._let_go else 0.0
+        back = 0.15 if self._let_go else 0.0
         self._let_go = True
-        return self._towards(place - back, turned, OPEN, 2 * self._rest)
+        return self._backwards(place, back)
+
+    def _backwards(self, place: Array, by: float) -> Array:
+        """Return the action that opens the fingers and moves the hand back along its own axis, by metres."""
+        turned = np.array(self._data.site_xmat[self._hand].reshape(3, 3))
+        return self._towards(place - by * turned[:, 2], turned, OPEN, 2 * self._rest)
 
     def _from(self, number: int) -> float:
         """Return the largest distance of a joint from a pose on the way to the beginning, in radians."""
@@ -174,8 +178,7 @@ class KitchenExpert:
         """Return the action that moves the hand back or, at later calls, the arm to its pose."""
         self._backed += 1
         if self._backed <= self._retreat:
-            turned = np.array(self._data.site_xmat[self._hand].reshape(3, 3))
-            return self._towards(place - 0.15 * turned[:, 2], turned, OPEN, 2 * self._rest)
+            return self._backwards(place, 0.15)
         away = (self._poses[self._returned] - self._data.qpos[ARM]) / self._seconds
         self._returned += self._from(self._returned) <= (self._passes, self._home)[self._returned]
         return self._told(np.clip(away, -self._fastest, self._fastest), OPEN)

@@ -374,10 +374,8 @@ def _demo(path: Path, name: str, group: Any, reads: _Reads) -> Demo:
             raise damaged(where, f"lengths that disagree: {dialect.actions} {length}, {differing}", "one entry a step")
         if length <= dialect.lead:
             raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
-        words = visible(str(_json(where, group.attrs, "ep_meta").get("lang") or "")) or _words(
-            group
-        )  # robocasa's first
-        return Demo(name, length, words, _success(group, reads), "rewards" in parts)
+        robocasa = visible(str(_json(where, group.attrs, "ep_meta").get("lang") or ""))
+        return Demo(name, length, robocasa or _words(group), _success(group, reads), "rewards" in parts)
 
 
 def _words(group: Any) -> str:

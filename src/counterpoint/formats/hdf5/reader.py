@@ -132,10 +132,8 @@ class Hdf5Store(Reader):
         elif images.shape[-1] != 3:  # [N, 3, H, W]
             images = images.transpose(0, 2, 3, 1)
         if images.dtype.kind == "f":
-            good, found = (
-                images.min() >= 0 and images.max() <= 1,
-                f"values from {images.min():.4g} to {images.max():.4g}",
-            )
+            low, high = images.min(), images.max()
+            good, found = low >= 0 and high <= 1, f"values from {low:.4g} to {high:.4g}"
             hint = "store them as uint8 in [0, 255]"
             require(good, f"{self.names[episode]}, {camera}", found, "floats in [0, 1], as in the first image", hint)
             images = np.rint(images.astype(np.float32) * 255).astype(np.uint8)
