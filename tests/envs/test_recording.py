@@ -21,13 +21,13 @@ def staging(tmp_path: Path) -> Staging:
 
 
 def read(staging: Staging) -> None:
-    staging.episode(0, "", 10.0)
+    staging.episode(0, [""], 10.0)
     staging.videos(0)
 
 
 @pytest.mark.parametrize("name", ["episode.json", "arrays.npz", "top.mp4"])
 def test_a_damaged_episode_is_one_message(staging: Staging, name: str) -> None:
-    assert len(staging.episode(0, "", 10.0)) == 3
+    assert len(staging.episode(0, [""], 10.0)) == 3
     path = staging.folder / "000000" / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(BadInputError, match=rf"000000/{name}: found sha256 .*remove its folder"):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import tyro
@@ -44,6 +44,8 @@ _RAISES = 5  # a collection ends after this number of consecutive scenes with si
 _JOBS_A_WORKER = 8  # jobs per worker, so that workers wait at most an eighth of their time for the last job
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
+Scene = Literal["own", "shared"]
+"""`own` gives each task its suite's scene; `shared` records all tasks in one scene, which leaves open which follows."""
 
 
 class CollectConfig(FrozenConfig):
@@ -158,6 +160,10 @@ class Collection(ABC):
         """Return a task's instruction in words."""
         raise NotImplementedError
 
+    def parts(self, task: str) -> tuple[str, ...]:
+        """Return the instructions of the tasks that an episode carries out one after the other; usually one."""
+        return (self.instruction(task),)
+
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the data (not `out` and `workers`), as JSON values."""
         settings = self.config.model_dump(mode="json", exclude={"out", "workers"})
@@ -189,7 +195,7 @@ class Collection(ABC):
 
     def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
         """Return the arguments of the writer's `add_episode` for an episode."""
-        episode = staging.episode(slot.place, self.instruction(slot.task), self.fps)
+        episode = staging.episode(slot.place, self.parts(slot.task), self.fps)
         return episode, staging.videos(slot.place)
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
@@ -226,6 +232,7 @@ class ExpertCollection(Collection):
             intended=config.intended,
             masks=getattr(config, "masks", ()),
             simulator=self.simulator,
+            parts=len(self.parts(slot.task)),
         )
 
 
@@ -354,15 +361,16 @@ class _Extension(Staging):
             return super().videos(place)
         return self._store.cut_videos(self._numbers[place], self.folder / ".videos")
 
-    def episode(self, place: int, instruction: str, fps: float) -> Episode:
+    def episode(self, place: int, instructions: Sequence[str], fps: float) -> Episode:
         if place not in self._numbers:
-            return super().episode(place, instruction, fps)
+            return super().episode(place, instructions, fps)
         number, store = self._numbers[place], self._store
         steps = np.arange(store.episodes[number].length)
         images = [name for name in store.cameras if store.is_lossless(name)]
         return Episode(
             frames={camera: store.frames(number, steps, camera) for camera in images},
-            instruction=instruction,
+            instruction=store.episodes[number].instruction,
+            segments=store.episodes[number].segments,
             timestamps=steps / fps,
             actions=store.actions(number),
             state=store.state(number),

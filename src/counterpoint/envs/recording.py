@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from counterpoint.data.draws import sample_rng
-from counterpoint.data.episode import Array, Episode
+from counterpoint.data.episode import Array, Episode, task_of
 from counterpoint.data.robot_masks import mask_camera, mask_frames
 from counterpoint.envs.base import CameraEnv
 from counterpoint.files import Beside
@@ -32,7 +32,8 @@ class Recording:
         success: True if the task was solved at any step; `None` if the suite has only rewards.
         frames: Images by camera, uint8 [T, size, size, 3].
         masks: Masks by camera, bool [T, size, size], True on the robot; empty if no masks are recorded.
-        extra: Further arrays by name, such as `environment_state`.
+        extra: Further arrays by name: `environment_state`, the simulator's state `simulation`, and the task that is
+            carried out, `part`, int64 [T], of several.
     """
 
     actions: Array
@@ -85,6 +86,7 @@ def record(
     intended: bool = False,
     masks: Sequence[str] = (),
     simulator: bool = False,
+    parts: int = 1,
 ) -> Recording:
     """Record an episode: the actor acts in the scene of a seed until the task is solved or the steps are used up.
 
@@ -98,6 +100,7 @@ def record(
         intended: Record the actor's intended actions instead of the executed ones.
         masks: Cameras whose robot masks are recorded.
         simulator: Record the simulator's whole state at each frame, as robomimic does.
+        parts: Number of tasks that the environment carries out; with several, `env.part` is recorded at each frame.
 
     Raises:
         ArithmeticError: If actions, states or rewards are not finite.
@@ -116,6 +119,8 @@ def record(
             kept["masks"].append(env.masks())  # type: ignore[attr-defined]
         if simulator:
             kept["simulation"].append(env.simulator_state())  # type: ignore[attr-defined]
+        if parts > 1:
+            kept["part"].append(env.part)  # type: ignore[attr-defined]
         shown += success
         carried: list[Array] = []
         earned = 0.0
@@ -134,7 +139,7 @@ def record(
         success=success if env.has_success else None,
         frames={camera: np.stack([shot[camera] for shot in kept["images"]]) for camera in env.cameras},
         masks={camera: np.stack([shot[camera] for shot in kept["masks"]]) for camera in masks},
-        extra={name: _finite(name, np.stack(kept[name])) for name in ("environment_state", "simulation") if kept[name]},
+        extra={name: _finite(name, np.stack(kept[name])) for name in _EXTRA if kept[name]},
     )
 
 
@@ -146,6 +151,7 @@ def _finite(name: str, values: Array) -> Array:
 
 NOTE = "collect.json"
 """The file with the identity of the data set to record: the settings that determine it."""
+_EXTRA = ("environment_state", "simulation", "part")
 _ABOUT, _IMAGES, _MASKS, _ARRAYS = "episode.json", "images.npz", "masks.npz", "arrays.npz"
 _HINT = "remove its folder: the episode is recorded again"
 
@@ -224,13 +230,16 @@ class Staging:
         names = sorted(name for name in self._names(place) if name.endswith(".mp4"))
         return {Path(name).stem: check_part(self._at(place), name, _HINT) for name in names}
 
-    def episode(self, place: int, instruction: str, fps: float) -> Episode:
-        """Return an episode; frames that are stored as video are left out."""
+    def episode(self, place: int, instructions: Sequence[str], fps: float) -> Episode:
+        """Return an episode with the instructions of its parts; frames that are stored as video are left out."""
         arrays = self.arrays(place)
+        starts = np.unique(arrays["part"], return_index=True)[1].tolist() if "part" in arrays else [0]
+        segments = list(zip(starts, instructions, strict=False))  # a failed episode may lack its last parts
         masks = {mask_camera(name): mask_frames(mask) for name, mask in self.arrays(place, _MASKS).items()}
         return Episode(
             frames=self.arrays(place, _IMAGES) | masks,
-            instruction=instruction,
+            instruction=task_of([(0, words) for words in instructions]),
+            segments=tuple(segments) if len(segments) > 1 else (),
             timestamps=np.arange(len(arrays["actions"])) / fps,
             actions=arrays["actions"],
             state=arrays["state"],

@@ -56,3 +56,38 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="micro_open"):
         collect_kitchen(validate(KitchenCollectConfig, settings, "collect kitchen"))
     assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_a_pair_is_one_episode_whose_segments_are_its_tasks(tmp_path: Path) -> None:
+    settings = {
+        "out": tmp_path / "set",
+        "tasks": ["light_on", "sdoor_open"],
+        "pairs": True,
+        "episodes": 0,
+        "test_episodes": 1,
+        "after_success": 2,
+        "size": 32,
+        "workers": 1,
+    }
+    store = open_dataset(collect_kitchen(validate(KitchenCollectConfig, settings, "collect kitchen")))
+    texts = ["switch on light; slide cabinet", "slide cabinet; switch on light"]
+    assert [info.instruction for info in store.episodes] == texts
+    for episode, info in enumerate(store.episodes):
+        (first, one), (boundary, two) = info.segments
+        assert (first, [one, two]) == (0, info.instruction.split("; "))
+        rewards = store.rewards(episode)
+        assert rewards is not None
+        assert rewards[boundary - 6 : boundary].all()
+        assert not rewards[boundary : boundary + 6].any()
+        assert rewards[-6:].all()
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_pairs_need_two_tasks(tmp_path: Path) -> None:
+    settings = {"out": tmp_path / "set", "tasks": ["light_on"], "pairs": True}
+    with pytest.raises(BadInputError, match="at least two"):
+        collect_kitchen(validate(KitchenCollectConfig, settings, "collect kitchen"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from counterpoint.envs.base import CameraEnv, choose_cameras
-from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Scene, collect
 from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, TASKS, KitchenEnv, resolve_kitchen
+from counterpoint.errors import require
 
 
 class KitchenCollectConfig(ExpertCollectConfig):
@@ -21,6 +23,10 @@ class KitchenCollectConfig(ExpertCollectConfig):
             maximum number of actions per episode, so that all episodes have the length used in the papers.
         play: Number of other tasks, drawn anew for each episode, that the experts carry out before it begins. The first
             frame of such play data says little about the task. Episodes have up to 110 steps.
+        scene: `shared` lets each episode begin where one other task ended, as `play` 1 does: the scene then leaves
+            open which task follows. `own` follows `play`.
+        pairs: Record two tasks in each episode, one after the other: every pair of the tasks, in both orders. The
+            numbers of episodes are those of each pair. The parts are the episode's segments.
     """
 
     tasks: Names = Field(default=("all",), min_length=1)
@@ -28,6 +34,8 @@ class KitchenCollectConfig(ExpertCollectConfig):
     cameras: Names = Field(default=CAMERAS[:1], min_length=1)
     after_success: int = Field(default=HORIZON, ge=0)
     play: int = Field(default=0, ge=0, lt=len(TASKS))
+    scene: Scene = "own"
+    pairs: bool = False
 
 
 def collect_kitchen(config: KitchenCollectConfig) -> Path:
@@ -45,8 +53,12 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
         MissingExtraError: If gymnasium-robotics is not installed.
     """
     tasks = tuple(TASKS) if config.tasks == ("all",) else tuple(dict.fromkeys(map(resolve_kitchen, config.tasks)))
+    if config.pairs:
+        require(len(tasks) > 1, "tasks", ", ".join(tasks), "at least two for pairs", "name another task")
+        tasks = tuple("+".join(pair) for pair in permutations(tasks, 2))
+    play = max(config.play, 1) if config.scene == "shared" else config.play
     cameras = choose_cameras(config.cameras, (), CAMERAS)
-    return collect(_KitchenCollection(config.model_copy(update={"tasks": tasks, "cameras": cameras})))
+    return collect(_KitchenCollection(config.model_copy(update={"tasks": tasks, "play": play, "cameras": cameras})))
 
 
 class _KitchenCollection(ExpertCollection):
@@ -59,8 +71,8 @@ class _KitchenCollection(ExpertCollection):
     def fps(self) -> float:
         return float(int(CONTROL_HZ))
 
-    def instruction(self, task: str) -> str:
-        return TASKS[task].instruction
+    def parts(self, task: str) -> tuple[str, ...]:
+        return tuple(TASKS[name].instruction for name in task.split("+"))
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "rendering": self.env.describe_rendering()}

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from counterpoint.data.draws import sample_rng
-from counterpoint.data.episode import Array
+from counterpoint.data.episode import Array, task_of
 from counterpoint.envs.base import MujocoEnv, Options
 from counterpoint.envs.kitchen.experts import HAND, KitchenExpert, Way
 from counterpoint.envs.rendering import import_mujoco, import_robotics
@@ -108,12 +108,17 @@ _VIEWS = {"left_cap": ("left", (-1.4, -0.75, 3.0)), "right_cap": ("right", (1.4,
 def resolve_kitchen(task: str) -> str:
     """Return a task's name; the papers' `kitchen_micro_open-v3` is `micro_open`.
 
+    `micro_open+light_on` names two tasks, of which the second follows the first.
+
     Raises:
-        BadInputError: If the task does not exist.
+        BadInputError: If a task does not exist or is named twice.
     """
-    name = task.removeprefix("kitchen_").removesuffix("-v3").replace("-", "_")
-    require_known(name, TASKS, f"task {task!r}", "no such task of the kitchen")
-    return name
+    parts = task.split("+")
+    names = [part.removeprefix("kitchen_").removesuffix("-v3").replace("-", "_") for part in parts]
+    for name, part in zip(names, parts, strict=True):
+        require_known(name, TASKS, f"task {part!r}", "no such task of the kitchen")
+    require(len(set(names)) == len(names), "task", task, "each task once", "leave the second out")
+    return "+".join(names)
 
 
 @cache
@@ -164,14 +169,17 @@ class KitchenEnv(MujocoEnv):
     has 75 numbers: 9 of the robot, 15 of objects, 15 of a goal, 6 of the hand, 30 from the hand to handles.
 
     Args:
-        task: A name of `TASKS`, such as `micro_open`.
+        task: A name of `TASKS`, such as `micro_open`, or several joined by `+`, such as `micro_open+light_on`. Of
+            several tasks, the next begins when the one before has succeeded, and the episode succeeds with the last.
         play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
-        **options: See `Options`; by default the left camera at 84 pixels, and 50 steps, or 110 with `play`.
+        **options: See `Options`; by default the left camera at 84 pixels, and 50 steps, or 110 with `play`, and 110
+            more for each further task.
 
     Attributes:
         task: The task's name.
+        part: Index of the task that is carried out now, 0 unless there are several tasks.
         model: The `mujoco.MjModel`; `data` is its state.
-        place: Index of the task's joint among the positions.
+        place: Index among the positions of the joint of the task that is carried out now.
     """
 
     packages = ("gymnasium-robotics", "mujoco", "numpy")
@@ -179,17 +187,17 @@ class KitchenEnv(MujocoEnv):
 
     def __init__(self, task: str, *, play: int = 0, **options: Unpack[Options]) -> None:
         self.task, self._play = resolve_kitchen(task), play
-        most = len(TASKS) - 1
+        self._parts = tuple(TASKS[name] for name in self.task.split("+"))
+        most, further = len(TASKS) - len(self._parts), len(self._parts) - 1
         require(0 <= play <= most, "play", play, f"0 to {most}, the kitchen's other tasks", "ask for fewer")
-        self._about = TASKS[self.task]
         super().__init__(
             f"kitchen/{self.task}",
-            self._about.instruction,
+            task_of([(0, part.instruction) for part in self._parts]),
             action_dim=len(POSE),
             state_dim=len(POSE),
             environment_dim=3 * len(TASKS) + 1,
             control_hz=CONTROL_HZ,
-            horizon=HORIZON + RETURN * (play > 0),
+            horizon=HORIZON + RETURN * (play > 0) + (HORIZON + RETURN) * further,
             usual=CAMERAS[:1],
             known=CAMERAS,
             **options,
@@ -199,9 +207,7 @@ class KitchenEnv(MujocoEnv):
         self.data = self.mujoco.MjData(self.model)
         self._desk = self.model.body("desk").id
         self._origin = self.model.body_pos[self._desk].copy()
-        self._joint = self.model.joint(self._about.joint)
-        self.place = int(self._joint.qposadr[0])
-        self._expert = self._expert_of(self._about)
+        self._start(0)
 
     @property
     def joint(self) -> float:
@@ -247,18 +253,24 @@ class KitchenEnv(MujocoEnv):
         self.model.body_pos[self._desk] = self._origin + shift
         self.mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         qpos = self.data.qpos
-        qpos[: len(POSE)] = self._about.pose
+        qpos[: len(POSE)] = self._parts[0].pose
         qpos[:7] += rng.uniform(-SWUNG, SWUNG, 7)
         kettle = self.model.joint("kettle").qposadr[0]
         qpos[kettle : kettle + 3] += shift
         self.mujoco.mj_forward(self.model, self.data)
-        others = [name for name in TASKS if name != self.task]
+        others = [name for name in TASKS if TASKS[name] not in self._parts]
         for number, name in enumerate(rng.permutation(others)[: self._play]):
             other = self._expert_of(TASKS[name])
             for _ in range(HORIZON + RETURN * (number > 0)):
                 self._move(other.act())
-        self._held = 0
-        self._expert.reset()
+        self._start(0)
+
+    def _start(self, part: int) -> None:
+        """Begin one of the tasks where the arm is."""
+        self.part, self._about, self._held = part, self._parts[part], 0
+        self._joint = self.model.joint(self._about.joint)
+        self.place = int(self._joint.qposadr[0])
+        self._expert = self._expert_of(self._about)
 
     def _expert_of(self, about: KitchenTask) -> KitchenExpert:
         expert = KitchenExpert(
@@ -284,7 +296,11 @@ class KitchenEnv(MujocoEnv):
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._move(action)
         self._held += self.solved
-        return float(self.solved), self._held > HELD, False
+        reward, success = float(self.solved), self._held > HELD
+        if success and self.part + 1 < len(self._parts):
+            self._start(self.part + 1)
+            success = False
+        return reward, success, False
 
     def _scene(self) -> tuple[Any, Any]:
         return self.model, self.data
