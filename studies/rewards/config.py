@@ -55,13 +55,15 @@ class RewardsConfig(FrozenConfig):
         folds: Number of parts of data without these splits: every instruction's episodes are distributed in turn, and
             each part is measured by encoders that were trained on the others.
         camera: The camera of `data`; the first by default.
+        per_task: Number of training videos of each instruction, of data with these splits; all by default.
         rows: Methods by name.
         overrides: Changes to the recipe of every row, such as the number of steps; a row's own changes take precedence.
         others: Further videos by name; the candidates for each are its own instructions.
         relations: By relation and instruction of the video, the instructions that have this relation to it. All other
             instructions of the data are mismatched.
-        opposite: The relation whose pairs of instructions are also used for clips of two actions.
-        joined: Maximum number of clips of two actions.
+        opposite: The relation of instructions that undo each other.
+        pairs: Recorded clips in which one task follows another, each part with the instruction of a training video;
+            without it, clips of two actions are not measured.
         reworded: True to measure rewards under other words too.
         gate: Number of training videos of each instruction that are measured too, to check that a method learned them.
         seeds: Random seeds of weights and batches.
@@ -71,12 +73,13 @@ class RewardsConfig(FrozenConfig):
     data: str
     folds: PositiveInt = 2
     camera: str | None = None
+    per_task: PositiveInt | None = None
     rows: dict[str, Row] = Field(min_length=1)
     overrides: dict[str, Any] = Field(default={})
     others: dict[str, Videos] = Field(default={})
     relations: dict[str, dict[str, tuple[str, ...]]] = Field(default={})
     opposite: str = "contradictory"
-    joined: int = Field(2000, ge=0)
+    pairs: str = ""
     reworded: bool = True
     gate: int = Field(0, ge=0)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)

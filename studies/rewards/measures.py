@@ -67,11 +67,15 @@ def two_actions(first: Float[Array, " T"], second: Float[Array, " T"], boundary:
     Returns:
         `peak`: 1 if the maximum of `first` is within a tenth of the clip from the first action's last frame; a random
         peak gives .2, a ramp 0. `falls`: 1 if `first` falls after the boundary. `rises`: 1 if `second` rises after it.
-        `both`: 1 if all three are 1.
+        `both`: 1 if all three are 1. `retrieved`: 1 if each curve has its maximum within its own part; two random
+        peaks give the product of the parts' shares of the clip, at most .25.
     """
-    near = abs(int(np.argmax(first)) - (boundary - 1)) <= NEAR * len(first)
+    peaks = int(np.argmax(first)), int(np.argmax(second))
+    near = abs(peaks[0] - (boundary - 1)) <= NEAR * len(first)
     falls, rises = slope(first[boundary:]) < 0, slope(second[boundary:]) > 0
-    return {"peak": float(near), "falls": float(falls), "rises": float(rises), "both": float(near and falls and rises)}
+    found = {"peak": near, "falls": falls, "rises": rises, "both": near and falls and rises}
+    found["retrieved"] = peaks[0] < boundary <= peaks[1]
+    return {key: float(value) for key, value in found.items()}
 
 
 def alignment_change(

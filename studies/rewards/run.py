@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import permutations
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoint.data.cache import cached
-from counterpoint.data.draws import sample_rng
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.store_views import OneCameraStore, SubsetStore
@@ -35,7 +35,7 @@ from counterpoint.errors import require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.formats import open_dataset, split_names
-from counterpoint.rewards.model import RewardModel, cosine, embed_text
+from counterpoint.rewards.model import RewardModel, cosine, embed_text, potential
 from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
@@ -46,7 +46,7 @@ from studies.rewards.measures import SEGMENTS, Numbers, alignment_change, means,
 from studies.rewards.rewordings import reworded
 
 Array = NDArray[np.float64]
-WHOLE, TRAIN, TEST = "own videos", "train", "test"
+WHOLE, TRAIN, TEST, PAIRS = "own videos", "train", "test", "pairs"
 EACH_VIDEO = (f"{WHOLE}: matched", f"{WHOLE}: identification", "smoothness")
 """Groups with one entry per test video, in order."""
 Stores = Mapping[str, EpisodeStore]
@@ -58,7 +58,7 @@ Found = dict[str, list[Numbers]]
 def rewards_study(config: RewardsConfig, out: Path) -> Tree:
     """Train and measure every row and write `rewards.json` and `results.parquet`."""
     study = Study("rewards and instructions", out, config)
-    stores = {row: _stores(config, row) for row in config.rows}  # features are computed here, once for all trials
+    stores = {row: stores_of(config, row) for row in config.rows}  # features are computed here, once for all trials
     own = stores[next(iter(stores))]
     tested = [info.instruction for _, test in parts(config, own) for info in test.episodes]
     known = set(tested)
@@ -98,8 +98,8 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
     Returns:
         `groups`: means over videos by group and number. `tasks`: means over test videos by instruction and number.
     """
-    stores, found, tasks = _stores(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
-    chosen, soft = config.rows[row], _stores(config, row, blurred=True) if config.rows[row].clips.blurred else {}
+    stores, found, tasks = stores_of(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
+    chosen, soft = config.rows[row], stores_of(config, row, blurred=True) if config.rows[row].clips.blurred else {}
     folds = zip(parts(config, stores), parts(config, soft or stores), strict=True)
     for number, ((train, test), (blurred, _)) in enumerate(folds):
         own = seed + 1000 * number
@@ -125,10 +125,10 @@ def _start(config: str, row: str, store: EpisodeStore, seed: int) -> dict[str, T
     return model.encoder.state_dict()
 
 
-def row_recipe(config: RewardsConfig, row: str) -> ClipsRecipe:
-    """Return a row's recipe."""
+def row_recipe(config: RewardsConfig, row: str, changes: Mapping[str, Any] | None = None) -> ClipsRecipe:
+    """Return a row's recipe, with further changes."""
     chosen = config.rows[row]
-    recipe = load_recipe(chosen.recipe, {**config.overrides, **chosen.overrides})
+    recipe = load_recipe(chosen.recipe, {**config.overrides, **chosen.overrides, **(changes or {})})
     assert isinstance(recipe, ClipsRecipe)
     return recipe
 
@@ -155,13 +155,29 @@ def fit(
     pick: str = "own",
     start: Mapping[str, Tensor] | None = None,
 ) -> RewardModel:
-    """Train a recipe for its number of steps on frames or features, and return its reward.
+    """Train a recipe for its number of steps on frames or features, and return its reward; see `checkpoints`."""
+    steps = (recipe.train.steps or 1) if trained else 0
+    return next(checkpoints(recipe, store, seed, (steps,), pick=pick, start=start))
+
+
+def checkpoints(
+    recipe: ClipsRecipe,
+    store: EpisodeStore,
+    seed: int,
+    steps: Sequence[int],
+    *,
+    pick: str = "own",
+    start: Mapping[str, Tensor] | None = None,
+) -> Iterator[RewardModel]:
+    """Train a recipe on frames or features, and yield its reward after each number of steps.
+
+    A reward is valid until the next one is asked for, because training continues with the same weights.
 
     Args:
         recipe: The recipe.
         store: Training clips.
         seed: Random seed of weights and batches.
-        trained: False to keep the initial weights.
+        steps: Numbers of steps, rising; 0 stands for the initial weights.
         pick: The way to draw the frames of a clip: a key of `PICKS`, or `own` for the objective's own way.
         start: Initial weights of the encoder; random weights by default.
     """
@@ -172,18 +188,20 @@ def fit(
     learner = ObjectiveLearner(
         objective, recipe.optimizer, total_steps=recipe.train.steps or 1, accelerator=Accelerator(cpu=True)
     )
-    if trained:
-        spec = objective.sampling()
-        spec = spec if pick == "own" else spec.with_index(pick=PICKS[pick])
-        spec = spec.on_features(1) if recipe.encoder.freeze_image else spec
-        bound = spec.bind(store, store.cameras[:1])
-        sampler = Sampler(store, bound, batch_size=recipe.train.batch_size, seed=seed)
-        for step, batch in enumerate(sampler.batches(0, recipe.train.steps or 1)):
+    spec = objective.sampling()
+    spec = spec if pick == "own" else spec.with_index(pick=PICKS[pick])
+    spec = spec.on_features(1) if recipe.encoder.freeze_image else spec
+    sampler = Sampler(store, spec.bind(store, store.cameras[:1]), batch_size=recipe.train.batch_size, seed=seed)
+    batches, done = enumerate(sampler.batches(0, max(steps))), 0
+    for wanted in steps:
+        objective.train()
+        for step, batch in islice(batches, wanted - done):
             learner.update(batch, step)
-    kept = learner.exports()
-    encoder = kept["encoder"]
-    assert isinstance(encoder, DualEncoder)
-    return RewardModel(encoder.eval(), language_reward=kept.get("language_reward"))
+        done = wanted
+        kept = learner.exports()
+        encoder = kept["encoder"]
+        assert isinstance(encoder, DualEncoder)
+        yield RewardModel(encoder.eval(), language_reward=kept.get("language_reward"))
 
 
 @dataclass(frozen=True)
@@ -224,6 +242,20 @@ class Reader:
         return np.asarray((curves[:, last] - curves[:, first]).T)
 
 
+def reader_of(model: RewardModel, train: EpisodeStore, more: Sequence[str] = ()) -> Reader:
+    """Return the reader of a reward under the instructions of its training episodes and under further words.
+
+    A reward that reads goal images gets the last frame of an instruction's first training episode, and no other words.
+    """
+    texts = list(dict.fromkeys(info.instruction for info in train.episodes))
+    if model.form != "goal":
+        wanted = list(dict.fromkeys([*texts, *more]))
+        return Reader(model, dict(zip(wanted, embed_text(model.encoder, wanted), strict=True)))
+    shown = embed_store(model.encoder, train, instructions=tuple(texts))
+    last = shown.frames_at(-1)
+    return Reader(model, {text: last[int(np.flatnonzero(shown.own == at)[0])] for at, text in enumerate(texts)})
+
+
 def _measured(
     config: RewardsConfig,
     model: RewardModel,
@@ -236,19 +268,14 @@ def _measured(
     texts = tuple(dict.fromkeys(info.instruction for info in train.episodes))
     embedded, words = embed_store(model.encoder, test, instructions=texts), model.form != "goal"
     others = {name: embed_store(model.encoder, stores[name]) for name in config.others} if words else {}
-    if words:
-        related_texts = [text for pairs in config.relations.values() for some in pairs.values() for text in some]
-        ways = [way for text in texts for way in reworded(text).values()] if config.reworded else []
-        changed = [other for way in ways for other in way.values()]
-        candidates = [text for other in others.values() for text in other.instructions]
-        wanted = list(dict.fromkeys([*texts, *related_texts, *changed, *candidates]))
-        targets = dict(zip(wanted, embed_text(model.encoder, wanted), strict=True))
-    else:
-        shown = embed_store(model.encoder, train, instructions=texts)
-        last = shown.frames_at(-1)
-        targets = {text: last[int(np.flatnonzero(shown.own == at)[0])] for at, text in enumerate(texts)}
-    reader = Reader(model, targets)
-    found = related(config, reader, embedded, WHOLE) | joined(config, reader, embedded)
+    related_texts = [text for pairs in config.relations.values() for some in pairs.values() for text in some]
+    ways = [way for text in texts for way in reworded(text).values()] if config.reworded else []
+    changed = [other for way in ways for other in way.values()]
+    candidates = [text for other in others.values() for text in other.instructions]
+    reader = reader_of(model, train, [*related_texts, *changed, *candidates])
+    found = related(config, reader, embedded, WHOLE)
+    if config.pairs:
+        found["two actions"] = one_after_the_other(reader, embed_store(model.encoder, stores[PAIRS]), stores[PAIRS])
     found |= first_frames(embedded, words=words)
     found |= other_words(reader, embedded) if words and config.reworded else {}
     found["smoothness"] = smoothness(embedded)
@@ -288,6 +315,7 @@ def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, nam
         column = np.full(len(whole), own)
         numbers = {
             "voc_wrong": float(np.mean([trend(curve)["voc"] for curve in others])) if others else 0.0,
+            "margin_common": margin_common(potential(video, targets), own),
             "accuracy": float(metrics.matched(whole, column)[0]),
             "pairs": float(metrics.triples(whole, column)[0]),
             "accuracy_short": float(metrics.matched(short, np.full(len(short), own)).mean()),
@@ -297,6 +325,12 @@ def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, nam
             numbers["against_opposite"] = float(np.mean(whole[0, own] > whole[0, opposite]))
         found.setdefault(f"{name}: identification", []).append(numbers)
     return {group: records for group, records in found.items() if records}
+
+
+def margin_common(curves: Float[Array, "L T"], own: int) -> float:
+    """Return VOC under the right instruction minus its mean under the others, of curves that all methods share."""
+    each = [trend(curve)["voc"] for curve in curves]
+    return each[own] - float(np.mean(each[:own] + each[own + 1 :])) if len(each) > 1 else 0.0
 
 
 def first_frames(embedded: EmbeddedVideos, *, words: bool) -> Found:
@@ -311,23 +345,13 @@ def first_frames(embedded: EmbeddedVideos, *, words: bool) -> Found:
     return {"first frames": [numbers]}
 
 
-def joined(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos) -> Found:
-    """Return rewards' behaviour on two joined videos (AcTOL, section 5.4), of opposite and of arbitrary actions."""
-    targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
-    opposite = config.relations.get(config.opposite, {})
-    pairs = list(permutations(range(len(embedded.videos)), 2))
-    if len(pairs) > config.joined:
-        pairs = [pairs[at] for at in sample_rng(0, 0, "joined").choice(len(pairs), config.joined, replace=False)]
-    for one, two in pairs:
-        first, second = (int(embedded.own[number]) for number in (one, two))
-        if first == second:
-            continue
-        frames = np.concatenate([embedded.videos[one], embedded.videos[two]])
-        under_first, under_second = reader.curves(frames, targets[[first, second]])
-        numbers = two_actions(under_first, under_second, len(embedded.videos[one]))
-        texts = embedded.instructions[first], embedded.instructions[second]
-        kind = "opposite" if texts[1] in opposite.get(texts[0], ()) else "any"
-        found.setdefault(f"two actions: {kind}", []).append(numbers)
+def one_after_the_other(reader: Reader, embedded: EmbeddedVideos, store: EpisodeStore) -> list[Numbers]:
+    """Return rewards' behaviour on clips in which one task follows another (AcTOL, section 5.4, Figs. 4 and 6)."""
+    found = []
+    for video, info in zip(embedded.videos, store.episodes, strict=True):
+        (_, first), (boundary, second) = info.segments
+        under_first, under_second = reader.curves(video, reader.of((first, second)))
+        found.append(two_actions(under_first, under_second, boundary))
     return found
 
 
@@ -358,16 +382,23 @@ def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
     return found
 
 
-def _stores(config: RewardsConfig, row: str, *, blurred: bool = False) -> dict[str, EpisodeStore]:
+def stores_of(config: RewardsConfig, row: str, *, blurred: bool = False) -> dict[str, EpisodeStore]:
     """Return the videos in the form that a row's encoder reads: features of its frozen backbone, or frames."""
     recipe = row_recipe(config, row)
     names = split_names(config.data)
     own = {name: name for name in (TRAIN, TEST)} if {TRAIN, TEST} <= set(names) else {WHOLE: None}
     videos = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
-    return {
+    if config.pairs:
+        videos[PAIRS] = Videos(data=config.pairs, camera=config.camera)
+    found = {
         name: _read(one.model_copy(update={"data": one.data or config.data}), recipe.encoder, recipe.data.size, blurred)
         for name, one in {**videos, **config.others}.items()
     }
+    if config.per_task and TRAIN in found:
+        texts = [info.instruction for info in found[TRAIN].episodes]
+        few = [at for at, text in enumerate(texts) if texts[:at].count(text) < config.per_task]
+        found[TRAIN] = SubsetStore(found[TRAIN], few)
+    return found
 
 
 @cache
