@@ -8,6 +8,7 @@ study.finish("fewshot", summary(study.rows()))      # fewshot.json, and results.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import os
@@ -33,6 +34,7 @@ from jaxtyping import Float
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from numpy.typing import NDArray
 
+import counterpoint.envs
 from counterpoint.blocks import ray_cluster
 from counterpoint.config import Config, FrozenConfig, override, validate
 from counterpoint.errors import BadInputError, one_message, require
@@ -203,13 +205,25 @@ class Study:
             The result with the configuration, the facts and the provenance.
         """
         rows, config = self.rows(), self.config.model_dump(mode="json")
-        about = {"config": config, **(facts or {}), "provenance": provenance()}
+        about = {"config": config, **(facts or {}), "environments": environments(), "provenance": provenance()}
         write_rows(self.out / "results.parquet", rows, about)
         result = {**about, **result, "processor_seconds": round(sum(row["processor_seconds"] for row in rows))}
         write_atomically(self.out / f"{name}.json", json.dumps(result, indent=1) + "\n")
         if text is not None:
             write_atomically(self.out / f"{name}.md", text)
         return result
+
+
+def environments(folder: Path = Path(counterpoint.envs.__path__[0])) -> dict[str, str]:
+    """Return a digest of each suite's code, with the code that all suites share; a fault is traced by these digests."""
+    shared = sorted(path for path in folder.glob("*.py"))
+    found = {}
+    for suite in sorted(path for path in folder.iterdir() if path.is_dir() and any(path.glob("*.py"))):
+        digest = hashlib.sha256()
+        for path in (*shared, *sorted(suite.rglob("*.py"))):
+            digest.update(path.read_bytes())
+        found[suite.name] = digest.hexdigest()[:16]
+    return found
 
 
 def write_rows(path: Path, rows: Sequence[Tree], about: Tree) -> None:
@@ -348,6 +362,9 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
     with one_message():
         config = load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest))
         print(f"Preset {known.preset} of {name}: about {cost(name, known.preset)} in all")
+        if known.keep:
+            verdicts, claims = import_module("studies.verdicts"), import_module("studies.claims")  # they import this
+            print("\n".join(verdicts.plan(claims.CLAIMS, known.keep)) or "No claim rests on this result yet")
         with on_ray(known.ray, getattr(config, "processes", 1)) if known.ray else nullcontext():
             run(config, known.out)
     if known.keep:

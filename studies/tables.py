@@ -298,6 +298,7 @@ def _labelled() -> Tree:
 
 TABLES: dict[str, Callable[[], str]] = {
     "claims": lambda: verdicts.table(claims.CLAIMS),
+    "claim tests": lambda: verdicts.evidence(claims.CLAIMS),
     "metaworld": partial(rewards, LANGUAGE_ROWS, GROUNDING),
     "first frames": partial(rewards, LANGUAGE_ROWS, FIRST_FRAMES),
     "actol": partial(rewards, ACTOL_ROWS, ORDER),

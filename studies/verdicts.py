@@ -1,24 +1,39 @@
-"""The rule that turns a claim's test into a verdict.
+"""The rule that turns the tests of a claim into one verdict.
 
-A claim is *shown* if the gate was passed and the paired interval excludes 0, with at least four seeds. A claim that is
-not shown is *refuted* if the interval excludes half of the paper's effect (or, if the paper has no number in our unit,
-if the interval lies below 0). Otherwise the test is *inconclusive*. Half the width of the interval is the smallest
-effect that the test could have detected.
+A claim has one or more tests, its lines. A line is *shown* if the gate was passed, there are enough seeds and the
+paired interval excludes 0. It is *not reproduced* if the interval excludes half of the paper's effect (or, if the paper
+has no number in our unit, if the interval lies below 0). Otherwise it is *inconclusive*.
+
+The verdict on the claim is that of its worst line. A claim that is not reproduced is *refuted* only if no line is
+shown, the lines that fail have the authors' settings as well as searched ones and the paper's own measure, and the test
+is of the paper's size. Anything else is *not reproduced at this size*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, log
 from typing import Literal
+
+import numpy as np
+from scipy import stats
 
 from counterpoint.evaluation.statistics import Estimate
 from studies.harness import RESULTS, Differences, markdown, paired
 
-FEWEST_SEEDS = 4
+POWER, LEVEL = 0.8, 0.05
+MOST_SEEDS = 16
+"""A line that needs more seeds than this for its power is not testable at its size."""
 Unit = Literal["share", "ratio", "number"]
-Verdict = Literal["shown", "refuted", "inconclusive", "not run", "not testable here"]
+NOTICED: dict[Unit, float] = {"share": 0.1, "number": 0.2, "ratio": log(2)}
+"""The smallest difference that matters, by unit, where the paper states none."""
+Settings = Literal["ours", "authors'", "searched"]
+Found = Literal["shown", "not reproduced", "inconclusive", "not run"]
+Verdict = Literal[
+    "shown", "inconclusive", "not reproduced at this size", "refuted", "not run", "not testable at this size",
+    "not testable here",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,111 +50,201 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim of a paper and our test of it.
+class Line:
+    """One test of a claim.
 
     Attributes:
-        paper: Name of the method.
-        claim: The claim, and where the paper makes it.
         test: The comparison that we made, with a link to the page.
-        result: The result file in `studies/results`, which names its command. None if nothing can be run.
+        result: The result file in `studies/results`, which names its command.
         differences: Function that returns the method's number minus the baseline's, for each seed and task.
         gate: Function that returns the gate.
         effect: The paper's difference in the same unit, if it states one.
         unit: `share` of episodes or videos, whose differences stay in [-1, 1]; `ratio`, whose differences are of
             logarithms; or a `number`.
+        settings: `authors'` settings of both methods, `searched` by the same search for both, or `ours`, unsearched.
+        papers_measure: True if the number is the one that the paper reports.
+        fewest: Number of seeds that "shown" needs.
+    """
+
+    test: str
+    result: str
+    differences: Callable[[], Differences]
+    gate: Callable[[], Gate]
+    effect: float | None = None
+    unit: Unit = "share"
+    settings: Settings = "ours"
+    papers_measure: bool = False
+    fewest: int = 5
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper and our tests of it.
+
+    Attributes:
+        number: A letter for the paper and a number, by which the tests refer to the claim.
+        paper: Name of the method.
+        claim: The claim, and where the paper makes it.
+        lines: The tests.
+        smaller: In what the tests are smaller than the paper's; empty if they are of its size.
         reason: The reason why we cannot test the claim.
     """
 
+    number: str
     paper: str
     claim: str
-    test: str
-    result: str | None = None
-    differences: Callable[[], Differences] | None = None
-    gate: Callable[[], Gate] | None = None
-    effect: float | None = None
-    unit: Unit = "share"
+    lines: tuple[Line, ...] = ()
+    smaller: str = ""
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the number on which it is based.
+    """What a line shows.
 
     Attributes:
-        verdict: The verdict.
+        found: The line's own verdict.
         estimate: The mean paired difference with its interval, if there is one.
-        smallest: Smallest effect that the test could have detected.
+        gate: The gate, if the line was run.
+        needed: Number of seeds that find the paper's effect, or else the smallest that matters, with a power of .8.
     """
 
-    verdict: Verdict
+    found: Found
     estimate: Estimate | None = None
-    smallest: float | None = None
+    gate: Gate | None = None
+    needed: int | None = None
+
+    @property
+    def tested(self) -> bool:
+        """True if the line was run and its gate was passed."""
+        return self.gate is not None and self.gate.passed
 
 
-def judge(differences: Differences, effect: float | None, *, passed: bool) -> Judgement:
-    """Return the verdict on paired differences.
+def seeds_needed(deviation: float, effect: float) -> int:
+    """Return how many seeds a paired t test at the level .05 needs to find an effect with a power of .8.
+
+    Args:
+        deviation: Standard deviation of the difference over seeds.
+        effect: The difference to find, in the same unit.
+
+    Returns:
+        A number from 2 to 1,000,000; the last stands for an effect of 0 too.
+    """
+    if deviation == 0:
+        return 2
+    low, high = 1, 1_000_000
+    while high - low > 1:
+        n = (low + high) // 2
+        limit = stats.t.ppf(1 - LEVEL / 2, n - 1) if n > 1 else np.inf
+        power = stats.nct.sf(limit, n - 1, abs(effect) / deviation * np.sqrt(n)) if n > 1 else 0.0
+        low, high = (low, n) if power >= POWER else (n, high)
+    return high
+
+
+def judge(differences: Differences, effect: float | None, *, passed: bool, fewest: int = 5) -> tuple[Found, Estimate]:
+    """Return what paired differences show, and their mean with its interval.
 
     Args:
         differences: One number per seed and task.
         effect: The paper's difference in the same unit, if it states one.
         passed: True if the gate was passed.
+        fewest: Number of seeds that "shown" needs.
     """
     found = paired(differences)
-    half = None if found.n < 2 else (found.high - found.low) / 2
-    if not passed or half is None:
-        return Judgement("inconclusive", found, half)
-    if found.low > 0 and found.n >= FEWEST_SEEDS:
-        return Judgement("shown", found)
+    if not passed or found.n < 2:
+        return "inconclusive", found
+    if found.low > 0 and found.n >= fewest:
+        return "shown", found
     if found.high < (0 if effect is None else effect / 2):
-        return Judgement("refuted", found)
-    return Judgement("inconclusive", found, half)
+        return "not reproduced", found
+    return "inconclusive", found
 
 
-def verdict(claim: Claim) -> Judgement:
-    """Return the verdict on a claim from its result file."""
-    if claim.result is None:
-        return Judgement("not testable here")
-    if not (RESULTS / f"{claim.result}.parquet").exists():
+def judge_line(line: Line) -> Judgement:
+    """Return what a line shows, from its result file."""
+    if not (RESULTS / f"{line.result}.parquet").exists():
         return Judgement("not run")
-    assert claim.differences is not None
-    assert claim.gate is not None
-    found = judge(claim.differences(), claim.effect, passed=claim.gate().passed)
-    if claim.unit != "share" or found.estimate is None:
-        return found
-    cut = replace(found.estimate, low=max(found.estimate.low, -1.0), high=min(found.estimate.high, 1.0))
-    return replace(found, estimate=cut)
+    gate, differences = line.gate(), line.differences()
+    found, estimate = judge(differences, line.effect, passed=gate.passed, fewest=line.fewest)
+    if line.unit == "share":
+        estimate = replace(estimate, low=max(estimate.low, -1.0), high=min(estimate.high, 1.0))
+    wanted = NOTICED[line.unit] if line.effect is None else line.effect
+    over_seeds = differences.mean(axis=1)
+    needed = seeds_needed(float(over_seeds.std(ddof=1)), wanted) if len(over_seeds) > 1 else None
+    return Judgement(found, estimate, gate, needed)
+
+
+def verdict(claim: Claim, lines: Sequence[Judgement] | None = None) -> Verdict:
+    """Return the verdict on a claim, from what its lines show (by default, from their result files)."""
+    if not claim.lines:
+        return "not testable here"
+    judged = [judge_line(line) for line in claim.lines] if lines is None else lines
+    found = {one.found for one in judged}
+    if found == {"not run"}:
+        return "not run"
+    if found == {"shown"}:
+        return "shown"
+    failed = [line for line, one in zip(claim.lines, judged, strict=True) if one.found == "not reproduced"]
+    if failed:
+        fair = {"authors'", "searched"} <= {line.settings for line in failed}
+        fair = fair and any(line.papers_measure for line in failed) and "shown" not in found
+        return "refuted" if fair and not claim.smaller else "not reproduced at this size"
+    undecided = [one for one in judged if one.found == "inconclusive"]
+    if undecided and all(one.tested and (one.needed or 0) > MOST_SEEDS for one in undecided):
+        return "not testable at this size"
+    return "inconclusive"
 
 
 def table(claims: Sequence[Claim]) -> str:
-    """Return the claims with their tests, gates, numbers and verdicts."""
+    """Return one row for each claim, with its verdict."""
     rows = []
     for claim in claims:
-        found = verdict(claim)
-
-        def show(value: float | None, claim: Claim = claim) -> str:
-            if value is None:
-                return "none stated"
-            return f"{_times(value)} times" if claim.unit == "ratio" else f"{value:+.2f}"
-
-        number, word = "", f"**{found.verdict}**"
-        if (e := found.estimate) is not None:
-            ends = f"[{_times(e.low)}, {_times(e.high)}]" if claim.unit == "ratio" else f"[{e.low:+.2f}, {e.high:+.2f}]"
-            number = f"{show(e.value)} {ends}, {e.n} seeds" if e.n > 1 else f"{show(e.value)}, one seed"
-        ran = claim.gate() if found.estimate is not None and claim.gate is not None else None
-        if ran is not None and not ran.passed:
-            word += ": the gate was not passed"
-        elif found.smallest is not None:
-            word += f"; detectable effect {show(found.smallest).lstrip('+')}"
-        if found.verdict == "not testable here":
+        judged = [judge_line(line) for line in claim.lines]
+        found, shown = verdict(claim, judged), sum(one.found == "shown" for one in judged)
+        word, tests = f"**{found}**", f"{shown} of {len(judged)}" if judged else ""
+        if found == "not testable here":
             word += f": {claim.reason}"
-        gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")
-        rows.append([claim.paper, claim.claim, claim.test, gate, number, effect, word])
-    head = ["method", "the paper's claim", "test here", "gate", "difference [95 %]", "difference in the paper"]
-    head += ["verdict"]
-    return markdown(head, rows)
+        elif claim.smaller and found != "shown":
+            word += f" ({claim.smaller})"
+        rows.append([claim.number, claim.paper, claim.claim, tests, word])
+    return markdown(["", "method", "the paper's claim", "tests that show it", "verdict"], rows)
 
 
-def _times(logarithm: float) -> str:
-    ratio = exp(logarithm)
+def evidence(claims: Sequence[Claim]) -> str:
+    """Return one row for each line of each claim, with its gate, its number and what it shows."""
+    rows = []
+    for claim in claims:
+        for line in claim.lines:
+            one = judge_line(line)
+            number, gate, word = "", "", str(one.found)
+            if (e := one.estimate) is not None and one.gate is not None:
+                ends = f"[{_show(e.low, line.unit)}, {_show(e.high, line.unit)}]"
+                unit = " times" if line.unit == "ratio" else ""
+                number = f"{_show(e.value, line.unit)}{unit} {ends}, {e.n} seeds" if e.n > 1 else "one seed"
+                gate = one.gate.text
+                word = word if one.gate.passed else "inconclusive: the gate was not passed"
+            paper = "none stated" if line.effect is None else _show(line.effect, line.unit)
+            needed = "" if one.needed is None else str(one.needed) if one.needed < 1000 else "1,000 or more"
+            rows.append([claim.number, line.test, line.settings, gate, number, paper, needed, word])
+    head = ["claim", "test here", "settings", "gate", "difference [95 %]", "difference in the paper"]
+    return markdown([*head, "seeds for a power of .8", "result"], rows)
+
+
+def plan(claims: Sequence[Claim], result: str) -> list[str]:
+    """Return the power of the lines that read a result, as printed before the study is run again."""
+    said = []
+    for claim in claims:
+        for line in (line for line in claim.lines if line.result == result):
+            one = judge_line(line)
+            if one.needed is not None and one.estimate is not None:
+                what = _show(NOTICED[line.unit] if line.effect is None else line.effect, line.unit)
+                seeds = f"{one.needed} seeds find a difference of {what} with a power of {POWER:g}"
+                said.append(f"{claim.number}, {claim.claim}: {seeds}; the stored result has {one.estimate.n}")
+    return said
+
+
+def _show(value: float, unit: Unit) -> str:
+    if unit != "ratio":
+        return f"{value:+.2f}"
+    ratio = exp(value)
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"

@@ -16,6 +16,9 @@ class Row(FrozenConfig):
     Attributes:
         recipe: The recipe, with the encoder and the objective.
         overrides: Changes to the recipe.
+        settings: The recipe's settings, those that a search chose for this method, or its authors' with the number of
+            steps that the search chose.
+        method: The method's name in the search; by default the row's.
         trained: False to keep the initial weights.
         start: The row with whose weights training starts; random weights by default.
         pick: The way to draw the frames of a training clip; by default the objective's own way.
@@ -24,6 +27,8 @@ class Row(FrozenConfig):
 
     recipe: str
     overrides: dict[str, Any] = Field(default={})
+    settings: Literal["recipe", "searched", "authors"] = "recipe"
+    method: str = ""
     trained: bool = True
     start: str | None = None
     pick: Literal["own", "any frame", "a tenth", "half", "whole"] = "own"
@@ -57,6 +62,7 @@ class RewardsConfig(FrozenConfig):
         camera: The camera of `data`; the first by default.
         per_task: Number of training videos of each instruction, of data with these splits; all by default.
         rows: Methods by name.
+        searches: Result files of `studies.tune` from which rows take their settings.
         overrides: Changes to the recipe of every row, such as the number of steps; a row's own changes take precedence.
         others: Further videos by name; the candidates for each are its own instructions.
         relations: By relation and instruction of the video, the instructions that have this relation to it. All other
@@ -75,6 +81,7 @@ class RewardsConfig(FrozenConfig):
     camera: str | None = None
     per_task: PositiveInt | None = None
     rows: dict[str, Row] = Field(min_length=1)
+    searches: tuple[str, ...] = ()
     overrides: dict[str, Any] = Field(default={})
     others: dict[str, Videos] = Field(default={})
     relations: dict[str, dict[str, tuple[str, ...]]] = Field(default={})

@@ -44,6 +44,7 @@ from studies.rewards.clips import PICKS, Blurred, Changes, changed
 from studies.rewards.config import RewardsConfig, Videos
 from studies.rewards.measures import SEGMENTS, Numbers, alignment_change, means, short_segments, trend, two_actions
 from studies.rewards.rewordings import reworded
+from studies.rewards.searched import searched
 
 Array = NDArray[np.float64]
 WHOLE, TRAIN, TEST, PAIRS = "own videos", "train", "test", "pairs"
@@ -127,8 +128,10 @@ def _start(config: str, row: str, store: EpisodeStore, seed: int) -> dict[str, T
 
 def row_recipe(config: RewardsConfig, row: str, changes: Mapping[str, Any] | None = None) -> ClipsRecipe:
     """Return a row's recipe, with further changes."""
-    chosen = config.rows[row]
-    recipe = load_recipe(chosen.recipe, {**config.overrides, **chosen.overrides, **(changes or {})})
+    chosen, found = config.rows[row], {}
+    if chosen.settings != "recipe":
+        found = searched(chosen.method or row, config.searches, authors=chosen.settings == "authors")
+    recipe = load_recipe(chosen.recipe, {**config.overrides, **found, **chosen.overrides, **(changes or {})})
     assert isinstance(recipe, ClipsRecipe)
     return recipe
 

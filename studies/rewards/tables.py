@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from studies.harness import Differences, estimate, kept, markdown, number, paired, seeds
+from studies.harness import Differences, estimate, kept, markdown, number, paired
 from studies.rewards.rewordings import HEADS
 from studies.rewards.run import WHOLE, summary
+from studies.rewards.searched import summary as search
+from studies.rewards.searched import table as search_table
 
-SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both")
+SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both", "retrieved")
 RELATIONS = ("matched", "mismatched", "contradictory", "indirectly relevant")
 IDENTIFIED = {
     "right instruction first": "accuracy",
@@ -26,6 +28,7 @@ ENDINGS = {
     "falls after it": "falls",
     "reward of the second instruction rises after it": "rises",
     "all three": "both",
+    "each peak within its own part": "retrieved",
 }
 
 
@@ -76,17 +79,12 @@ def identified(name: str, videos: str = WHOLE) -> str:
     return markdown(["method", *IDENTIFIED], lines)
 
 
-def two_actions(name: str, kind: str) -> str:
-    """Return the rewards' behaviour on clips of two actions."""
+def two_actions(name: str) -> str:
+    """Return the rewards' behaviour on recorded clips of two actions."""
     lines = [
-        [row, *(_cell(groups, f"two actions: {kind}", key) for key in ENDINGS.values()), _count(groups, kind)]
-        for row, groups in _rows(name).items()
+        [row, *(_cell(groups, "two actions", key) for key in ENDINGS.values())] for row, groups in _rows(name).items()
     ]
-    return markdown(["method", *ENDINGS, "clips a seed"], lines)
-
-
-def _count(groups: Mapping[str, Any], kind: str) -> str:
-    return str(groups.get(f"two actions: {kind}", {}).get("n", 0))
+    return markdown(["method", *ENDINGS], lines)
 
 
 def _words(name: str) -> tuple[list[str], dict[str, dict[str, Any]]]:
@@ -187,16 +185,33 @@ def compared(name: str, pairs: Pairs) -> str:
 def padded(name: str) -> str:
     """Return each method's loss due to padding, and how much less it is than DecisionNCE-T's, over seeds and tasks."""
     lines = []
-    for row, share in product(("decisionnce_t", "decisionnce_p", "liv", "actol", "actol without bridge"), (0.3, 0.6)):
-        lines.append([row, f"{share:.0%}"])
+    for row, end in product(("decisionnce_t", "decisionnce_p", "liv", "actol"), ("", ", authors")):
+        lines.append([f"{row} from CLIP{end}"])
         for key in ("accuracy", "margin"):
             own, first = (
-                by_task(name, f"{one}, padded {share}", key) - by_task(name, one, key) for one in (row, "decisionnce_t")
+                by_task(name, f"{one} from CLIP{end}, padded 0.6", key) - by_task(name, f"{one} from CLIP{end}", key)
+                for one in (row, "decisionnce_t")
             )
             lines[-1] += [_difference(own), "" if row == "decisionnce_t" else _difference(own - first)]
     what = ("right instruction first", "VOC, right minus wrong")
     more = [head for key in what for head in (f"{key}, change", f"{key}, change minus decisionnce_t's")]
-    return markdown(["method", "padding", *more], lines)
+    return markdown(["method", *more], lines)
+
+
+def videos() -> str:
+    """Return how a reward improves with the number of training videos of each instruction."""
+    counts = {5: "videos_5", 10: "videos_10", 20: "videos_20", 50: "videos_50"}
+    found = {count: _rows(name) for count, name in counts.items()}
+    lines = []
+    for row in found[5]:
+        for title, group, key in (
+            ("right instruction first", "identification", "accuracy"),
+            ("short segments", "identification", "accuracy_short"),
+            ("VOC", "matched", "voc"),
+            ("VOC, wrong", "identification", "voc_wrong"),
+        ):
+            lines.append([row, title, *(_cell(rows[row], f"{WHOLE}: {group}", key) for rows in found.values())])
+    return markdown(["method", "number", *(f"{count} videos a task" for count in counts)], lines)
 
 
 def _difference(values: Differences) -> str:
@@ -204,37 +219,31 @@ def _difference(values: Differences) -> str:
     return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
-def signs() -> str:
-    """Return the VOC of every seed of AcTOL's loss, which ignores the sign, and of its initial weights."""
-    starts = {
-        "CLIP's loss on last frames": ("padding", "clip start", "actol without bridge"),
-        "CLIP's loss on any frame": ("padding", "clip start, any frame", "vlo from any frame"),
-        "random heads": ("noise", None, "vlo from random heads"),
-    }
-    lines = []
-    for title, (name, start, row) in starts.items():
-        cells = (_rows(name)[one][f"{WHOLE}: matched"]["voc"]["values"] if one else [] for one in (start, row))
-        lines.append([title, *map(seeds, cells)])
-    return markdown(["start", "VOC of the start, each seed", "VOC after the even loss, each seed"], lines)
-
-
 AGAINST_T = {
     f"decisionnce_t minus {row}": ("decisionnce_t", row)
     for row in ("decisionnce_p", "liv", "r3m", "vip", "tcn", "clip", "actol")
 } | {"actol minus actol without bridge": ("actol", "actol without bridge")}
+FROM_CLIP = {
+    f"{row}{end} minus {other}{end}": (f"{row}{end}", f"{other}{end}")
+    for row, other in (
+        ("decisionnce_t from CLIP", "decisionnce_p from CLIP"),
+        ("decisionnce_t from CLIP", "liv from CLIP"),
+        ("actol from CLIP", "decisionnce_t from CLIP"),
+        ("actol from CLIP", "actol from CLIP without bridge"),
+    )
+    for end in ("", ", authors")
+}
 BRIDGES = ("log variance, 0.1", "log variance, 1", "log variance, 10", "variance, 1", "variance as trained, 1")
 AGAINST_NO_BRIDGE = {f"{row} minus no bridge": (row, "no bridge") for row in (*BRIDGES, "log variance as trained, 1")}
 SEGMENTS = {
     f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
-    for variant, others in (("decisionnce_t", ("4 steps", "8 steps")), ("decisionnce_p", ()))
+    for variant, others in (("decisionnce_t", ("4 steps",)), ("decisionnce_p", ()))
     for other in ("a tenth", "half", "whole", *others, "repeats as negatives", "half reworded")
 }
 
 _TABLES: dict[str, Callable[[str], str]] = {
     "relations": relations,
     "identified": identified,
-    "opposite actions": partial(two_actions, kind="opposite"),
-    "any actions": partial(two_actions, kind="any"),
     "words": words,
     "changes": changes,
     "bound": bound,
@@ -244,7 +253,6 @@ TABLES: dict[str, Callable[[], str]] = {
     f"rewards {name} {title}": partial(table, name)
     for name in ("widowx", "metaworld", "robosuite")
     for title, table in _TABLES.items()
-    if (name, title) != ("robosuite", "opposite actions")  # no opposites of each other are among its tasks
 }
 TABLES |= {
     "rewards widowx bridge": partial(identified, "widowx", "BridgeData"),
@@ -254,17 +262,22 @@ TABLES |= {
     "rewards robosuite robot relations": partial(relations, "robosuite", "IIWA"),
 }
 TABLES |= {
-    "equal metaworld": partial(progress, "equal_metaworld"),
-    "equal metaworld differences": partial(compared, "equal_metaworld", AGAINST_T),
-    "equal metaworld words": partial(words, "equal_metaworld"),
-    "equal metaworld any actions": partial(two_actions, "equal_metaworld", "any"),
-    "equal widowx": partial(progress, "equal_widowx"),
-    "equal widowx differences": partial(compared, "equal_widowx", AGAINST_T),
+    "kitchen": partial(progress, "kitchen"),
+    "kitchen differences": partial(compared, "kitchen", AGAINST_T),
+    "kitchen from CLIP": partial(compared, "kitchen", FROM_CLIP),
+    "kitchen words": partial(words, "kitchen"),
+    "kitchen bound": partial(bound, "kitchen"),
+    "kitchen pairs": partial(two_actions, "kitchen"),
+    "arm": partial(progress, "arm"),
+    "arm differences": partial(compared, "arm", AGAINST_T | FROM_CLIP),
+    "arm bound": partial(bound, "arm"),
     "segments": partial(progress, "segments"),
     "segments differences": partial(compared, "segments", SEGMENTS),
     "padding": partial(progress, "padding"),
     "padding cost": partial(padded, "padding"),
     "noise": partial(smooth, "noise"),
     "noise differences": partial(compared, "noise", AGAINST_NO_BRIDGE),
-    "signs": signs,
+    "videos": videos,
+    "search kitchen": lambda: search_table(kept("tune_kitchen", search)),
+    "search bridge": lambda: search_table(kept("tune_bridge", search)),
 }

@@ -156,7 +156,7 @@ def test_results_become_one_table(tmp_path: Path) -> None:
     assert [row["value"] for row in rows] == [0.0, 1.0, 2.0]
     assert [row["row"] for row in rows] == ["A", "B", "C"]
     assert rows[2]["curve"] == [2.0, 4.0]
-    assert about == {key: result[key] for key in ("config", "data", "provenance")}
+    assert about == {key: result[key] for key in ("config", "data", "environments", "provenance")}
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from studies.claims import CLAIMS
+import numpy as np
+import pytest
+
+from studies import verdicts
 from studies.harness import paired
-from studies.verdicts import Claim, Gate, judge, table, verdict
+from studies.verdicts import Claim, Gate, Judgement, Line, evidence, judge, plan, seeds_needed, table, verdict
+
+GOOD, BAD = Gate("always", passed=True), Gate("never", passed=False)
 
 
 def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
@@ -25,33 +30,85 @@ def test_seeds_that_agree_on_tasks_that_differ_are_no_certainty() -> None:
     assert found.n == 5
 
 
-def test_verdicts_follow_the_interval_the_gate_and_the_seeds() -> None:
-    spread = np.array([[-0.02], [0.0], [0.01], [0.02]])
-    assert judge(0.3 + spread, 0.2, passed=True).verdict == "shown"
-    assert judge(0.3 + spread, 0.2, passed=False).verdict == "inconclusive"
-    assert judge(0.3 + spread[:3], 0.2, passed=True).verdict == "inconclusive"
-    assert judge(spread, 0.2, passed=True).verdict == "refuted"
-    assert judge(spread, 0.05, passed=True).verdict == "inconclusive"
-    assert judge(spread, None, passed=True).verdict == "inconclusive"
-    assert judge(-0.3 + spread, None, passed=True).verdict == "refuted"
-    assert judge(0.3 + spread[:1], 0.2, passed=True).verdict == "inconclusive"
-    assert judge(0.05 + spread, 0.2, passed=True).verdict == "shown"  # and below half of the paper's effect
-    unsure = judge(10 * spread, 0.2, passed=True)
-    assert unsure.verdict == "inconclusive"
-    assert unsure.smallest is not None
-    assert unsure.smallest > 0.2
+def test_lines_follow_the_interval_the_gate_and_the_seeds() -> None:
+    spread = np.array([[-0.02], [0.0], [0.01], [0.02], [0.01]])
+    assert judge(0.3 + spread, 0.2, passed=True)[0] == "shown"
+    assert judge(0.3 + spread, 0.2, passed=False)[0] == "inconclusive"
+    assert judge(0.3 + spread[:4], 0.2, passed=True)[0] == "inconclusive"
+    assert judge(0.3 + spread, 0.2, passed=True, fewest=8)[0] == "inconclusive"
+    assert judge(spread, 0.2, passed=True)[0] == "not reproduced"
+    assert judge(spread, 0.03, passed=True)[0] == "inconclusive"
+    assert judge(spread, None, passed=True)[0] == "inconclusive"
+    assert judge(-0.3 + spread, None, passed=True)[0] == "not reproduced"
+    assert judge(0.3 + spread[:1], 0.2, passed=True)[0] == "inconclusive"
+    assert judge(0.05 + spread, 0.2, passed=True)[0] == "shown"  # and below half of the paper's effect
+    assert judge(10 * spread, 0.2, passed=True)[0] == "inconclusive"
 
 
-def test_a_claim_without_a_result_is_not_run() -> None:
-    gate = Gate("always", passed=True)
-    missing = Claim("x", "y", "z", "no_such_result", lambda: np.zeros((4, 1)), lambda: gate)
-    assert verdict(missing).verdict == "not run"
-    assert verdict(Claim("x", "y", "z", reason="no simulator")).verdict == "not testable here"
+def made(settings: verdicts.Settings = "ours", *, papers: bool = False) -> Line:
+    return Line("a test", "none", lambda: np.zeros((5, 1)), lambda: GOOD, settings=settings, papers_measure=papers)
 
 
-def test_the_table_has_a_row_for_every_claim() -> None:
-    assert len(table(CLAIMS).splitlines()) == len(CLAIMS) + 2
-    one = Claim("x", "y", "z", "occupancy", lambda: np.full((4, 1), 0.5), lambda: Gate("g", passed=True), 0.2)
-    found = table([one])
-    assert "+0.50 [+0.50, +0.50], 4 seeds" in found
-    assert "**shown**" in found
+def found(*words: verdicts.Found, needed: int = 5) -> list[Judgement]:
+    return [Judgement(word, gate=GOOD, needed=needed) for word in words]
+
+
+def test_a_claim_has_the_verdict_of_its_worst_line() -> None:
+    claim = Claim("X1", "method", "claim", (made(), made()))
+    assert verdict(claim, found("shown", "shown")) == "shown"
+    assert verdict(claim, found("shown", "inconclusive")) == "inconclusive"
+    assert verdict(claim, found("inconclusive", "not reproduced")) == "not reproduced at this size"
+    assert verdict(claim, found("not run", "not run")) == "not run"
+    assert verdict(claim, found("shown", "not run")) == "inconclusive"
+    assert verdict(Claim("X2", "method", "claim", reason="no simulator")) == "not testable here"
+
+
+def test_refuted_needs_the_authors_settings_searched_ones_the_papers_measure_and_its_size() -> None:
+    fair = (made("authors'", papers=True), made("searched"))
+    both = found("not reproduced", "not reproduced")
+    assert verdict(Claim("X", "m", "c", fair), both) == "refuted"
+    assert verdict(Claim("X", "m", "c", fair, "five tasks here"), both) == "not reproduced at this size"
+    assert verdict(Claim("X", "m", "c", (made("authors'"), made("searched"))), both) == "not reproduced at this size"
+    assert verdict(Claim("X", "m", "c", (made("ours", papers=True), made("searched"))), both) != "refuted"
+    assert verdict(Claim("X", "m", "c", (*fair, made())), [*both, *found("shown")]) == "not reproduced at this size"
+
+
+def test_a_line_that_needs_too_many_seeds_is_not_testable() -> None:
+    claim = Claim("X", "m", "c", (made(), made()))
+    assert verdict(claim, found("inconclusive", "shown", needed=17)) == "not testable at this size"
+    assert verdict(claim, found("inconclusive", "shown", needed=16)) == "inconclusive"
+    failed = [Judgement("inconclusive", gate=BAD, needed=100), *found("shown")]
+    assert verdict(claim, failed) == "inconclusive"
+
+
+def test_seeds_needed_are_those_of_a_simulated_t_test() -> None:
+    assert seeds_needed(1.0, 1.0) == 10  # Cohen's tables: d = 1, power .8, two-sided .05
+    assert seeds_needed(1.0, 0.5) == 34
+    assert seeds_needed(0.0, 0.1) == 2
+    assert seeds_needed(1.0, 0.0) == 1_000_000
+    rng, n = np.random.default_rng(0), seeds_needed(1.0, 1.0)
+    means = [paired(1.0 + rng.normal(size=(n, 1))).low > 0 for _ in range(300)]
+    assert np.mean(means) == pytest.approx(0.8, abs=0.08)
+
+
+def test_the_tables_have_a_row_for_every_claim_and_for_every_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "RESULTS", tmp_path)
+    (tmp_path / "stored.parquet").touch()
+    line = Line("test", "stored", lambda: np.full((5, 1), 0.5), lambda: GOOD, 0.2)
+    failed = Line("other", "stored", lambda: np.full((5, 1), 0.5), lambda: BAD)
+    claims = [Claim("X1", "m", "is better", (line, failed)), Claim("X2", "m", "is best", (made(),))]
+    rows = table(claims).splitlines()
+    assert len(rows) == 4
+    assert "1 of 2" in rows[2]
+    assert "**inconclusive**" in rows[2]
+    assert "**not run**" in rows[3]
+    lines = evidence(claims).splitlines()
+    assert len(lines) == 5
+    assert "+0.50 [+0.50, +0.50], 5 seeds" in lines[2]
+    assert "the gate was not passed" in lines[3]
+    assert "not run" in lines[4]
+    said = plan(claims, "stored")
+    assert len(said) == 2
+    assert "2 seeds find a difference of +0.20 with a power of 0.8; the stored result has 5" in said[0]

@@ -1,0 +1,96 @@
+"""The claims of DecisionNCE."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from studies.claims.rewards import ARM, FROM_CLIP, KITCHEN, line, margin
+from studies.lcbc.summary import comparable
+from studies.lcbc.summary import last as cloned
+from studies.planning import planned, solves
+from studies.verdicts import Claim, Line
+
+CLONED = "success after 25 demonstrations of two tasks, [language-conditioned cloning](language_cloning.md)"
+FEW_TASKS = "two tasks and 3 seeds here; nine tasks in the paper"
+_T, _P, _FROM = "decisionnce_t", "decisionnce_p", "decisionnce_t from CLIP"
+
+CLAIMS = (
+    Claim(
+        "D1",
+        "DecisionNCE",
+        "-T's rewards follow language and progress better than those of CLIP, R3M, VIP and LIV (section 5.2)",
+        (
+            *(margin("kitchen", _T, other, KITCHEN, "searched") for other in ("clip", "r3m", "vip", "liv")),
+            margin("kitchen", _T, "clip", KITCHEN, "searched", common=True),
+            margin("kitchen", _FROM, "liv from CLIP", FROM_CLIP, "searched"),
+            margin("kitchen", f"{_FROM}, authors", "liv from CLIP, authors", FROM_CLIP, "authors'"),
+            margin("arm", _T, "clip", ARM, "searched"),
+        ),
+        "linear heads on a frozen model here; the whole of CLIP, on EPIC-KITCHENS, in the paper",
+    ),
+    Claim(
+        "D2",
+        "DecisionNCE",
+        "-T is better than -P (section 5.3): .122 against .101 of planned episodes solved (Table 3)",
+        (
+            margin("kitchen", _T, _P, KITCHEN, "searched"),
+            margin("kitchen", _T, _P, KITCHEN, "searched", common=True),
+            margin("kitchen", _FROM, "decisionnce_p from CLIP", FROM_CLIP, "searched"),
+            margin("kitchen", f"{_FROM}, authors", "decisionnce_p from CLIP, authors", FROM_CLIP, "authors'"),
+            margin("arm", _T, _P, ARM, "searched"),
+        ),
+        "linear heads on a frozen model here, and no planning with -P",
+    ),
+    Claim(
+        "D3",
+        "DecisionNCE",
+        "random segments teach more than whole videos (section 3.2)",
+        tuple(
+            line(
+                f"{variant}, short segments (a fifth of a video) identified among all instructions, "
+                "[segments](clip_methods.md#segments-and-negatives)",
+                "segments",
+                variant,
+                f"{variant}, whole",
+                "accuracy_short",
+                "searched",
+            )
+            for variant in (_T, _P)
+        ),
+        "linear heads on a frozen model here",
+    ),
+    Claim(
+        "D4",
+        "DecisionNCE",
+        "policies on -T's representations succeed more often than on CLIP's, where it begins (section 5.1): by .11 "
+        "on switching on the light and hammering (AcTOL's Tables 8 and 11)",
+        (
+            Line(
+                f"{CLONED}, -T with a CLIP term minus ImageNet's model, from which it begins here",
+                "lcbc",
+                lambda: cloned("lcbc", _T) - cloned("lcbc", "imagenet"),
+                partial(comparable, "lcbc", "imagenet"),
+                0.11,
+                papers_measure=True,
+                fewest=8,
+            ),
+        ),
+        FEW_TASKS,
+    ),
+    Claim(
+        "D5",
+        "DecisionNCE",
+        "planning with its rewards succeeds more often: .122 with -T against .016 with CLIP (Table 3)",
+        (
+            Line(
+                "share of the joint's way, two tasks in the [kitchen](planning.md), -T minus a random encoder",
+                "planning",
+                lambda: planned("planning", _T) - planned("planning", "random"),
+                partial(solves, "planning"),
+                unit="number",
+                fewest=8,
+            ),
+        ),
+        "two tasks and 3 seeds here, against a random encoder",
+    ),
+)

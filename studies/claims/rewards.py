@@ -1,0 +1,82 @@
+"""Differences and gates of the claims about rewards, from the results of `studies.rewards`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from studies.harness import Differences, kept
+from studies.rewards.tables import by_task
+from studies.verdicts import Gate, Line, Settings, Unit
+
+SEEN = "training videos: identification"
+FOLLOWS = "VOC under the right instruction minus VOC under wrong ones"
+KITCHEN = "[one kitchen with play](clip_methods.md#all-methods-in-one-kitchen)"
+FROM_CLIP = "[one kitchen, from CLIP's heads](clip_methods.md#from-clips-heads)"
+ARM = "[18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm)"
+UNTRAINED = "random heads"
+
+
+def less(study: str, row: str, baseline: str, key: str) -> Differences:
+    """Return a row's number minus a baseline's, by seed and task; see `studies.rewards.tables.by_task`."""
+    return by_task(study, row, key) - by_task(study, baseline, key)
+
+
+def pairs_less(study: str, row: str, baseline: str, key: str) -> Differences:
+    """Return the difference in a share of recorded clips of two actions (`rewards.measures.two_actions`), by seed."""
+
+    def shares(name: str) -> Differences:
+        runs = sorted((run for run in kept(f"rewards_{study}")["rows"] if run["row"] == name), key=_seed)
+        return np.array([[run["groups"]["two actions"][key]] for run in runs])
+
+    return shares(row) - shares(baseline)
+
+
+def _seed(run: dict[str, int]) -> int:
+    return run["seed"]
+
+
+def learned(study: str, *rows: str) -> Gate:
+    """Return a gate: every row ranks the right instruction first for nine of ten training videos.
+
+    Random heads must fail it: otherwise it says nothing.
+    """
+    runs = kept(f"rewards_{study}")["rows"]
+    known = {row: _mean([run for run in runs if run["row"] == row]) for row in rows}
+    untrained = [run for run in runs if run["row"] == UNTRAINED]
+    least, guess = min(known.values()), _mean(untrained) if untrained else None
+    beside = "" if guess is None else f"; random heads {guess:.2f} (below .9)"
+    passed = least >= 0.9 and (guess is None or guess < 0.9)
+    return Gate(f"right on training videos {least:.2f} or more (at least .9){beside}", bool(passed))
+
+
+def _mean(runs: list[dict[str, dict[str, dict[str, float]]]]) -> float:
+    return float(np.mean([run["groups"][SEEN]["accuracy"] for run in runs]))
+
+
+def margin(
+    study: str, row: str, baseline: str, where: str, settings: Settings, *, common: bool = False, what: str = ""
+) -> Line:
+    """Return a line: the difference in `FOLLOWS`, by each method's own reading or by one that all share.
+
+    Args:
+        study: The result is `rewards_STUDY`.
+        row: The method's row.
+        baseline: The row that is subtracted.
+        where: The page's section.
+        settings: The settings of both rows.
+        common: True to read all rewards as the similarity of frame and instruction.
+        what: What is compared, in words; by default the names of the rows.
+    """
+    reading = "both read as the similarity of frame and instruction" if common else "each by its own reading"
+    named = what or f"{row} minus {baseline}"
+    test, key = f"{FOLLOWS}, {reading}: {named}, {where}", "margin_common" if common else "margin"
+    gate = partial(learned, study, row, baseline)
+    return Line(test, f"rewards_{study}", partial(less, study, row, baseline, key), gate, None, "number", settings)
+
+
+def line(test: str, study: str, row: str, baseline: str, key: str, settings: Settings, unit: Unit = "share") -> Line:
+    """Return a line: the difference in one number of `studies.rewards` between two rows, by seed and task."""
+    gate = partial(learned, study, row, baseline)
+    return Line(test, f"rewards_{study}", partial(less, study, row, baseline, key), gate, None, unit, settings)
