@@ -9,23 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.ndimage import gaussian_filter
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import Pick, SortedFrames, sample_rng
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.store_views import SubsetStore
 from studies.rewards.rewordings import REWORDINGS
 
 Integers = NDArray[np.int64]
-BLUR = 0.04
-"""Standard deviation of the blur, as a share of the image's height."""
 
 
 class Changes(FrozenConfig):
@@ -36,33 +32,13 @@ class Changes(FrozenConfig):
             another instruction.
         dropped: Share of frames that are missing, without a gap in the frame numbers.
         frozen: Share of frames that repeat the previous frame.
-        blurred: Share of frames that are out of focus.
         reworded: Share of episodes whose instruction lacks its articles.
     """
 
     padding: float = Field(0.0, ge=0)
     dropped: float = Field(0.0, ge=0, lt=1)
     frozen: float = Field(0.0, ge=0, lt=1)
-    blurred: float = Field(0.0, ge=0, le=1)
     reworded: float = Field(0.0, ge=0, le=1)
-
-
-class Blurred(SubsetStore):
-    """A store that blurs all frames of another store."""
-
-    def __init__(self, store: EpisodeStore) -> None:
-        super().__init__(store, range(len(store.episodes)))
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the other store and of the blur."""
-        return hashlib.sha256(f"{self.whole.fingerprint} blurred {BLUR}".encode()).hexdigest()
-
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return blurred frames, uint8 [N, H, W, 3]."""
-        sharp = super().frames(episode, indices, camera)
-        wide = BLUR * sharp.shape[1]
-        return cast(Array, gaussian_filter(sharp, (0, wide, wide, 0)))
 
 
 class FeatureStore(EpisodeStore):
@@ -89,28 +65,17 @@ class FeatureStore(EpisodeStore):
         return self._features[episode] if source == "features" else None
 
 
-def changed(store: EpisodeStore, changes: Changes, blurred: EpisodeStore | None = None) -> EpisodeStore:
-    """Return a store of features with changed clips.
-
-    Args:
-        store: Features of the clips as recorded.
-        changes: The changes.
-        blurred: Features of the same frames out of focus, if `changes.blurred` needs them.
-    """
+def changed(store: EpisodeStore, changes: Changes) -> EpisodeStore:
+    """Return a store with changed clips, from the features of the clips as recorded."""
     if changes == Changes():
         return store
     own = [np.asarray(store.features(episode)) for episode in range(len(store.episodes))]
     texts = [info.instruction for info in store.episodes]
     found = []
     for episode, features in enumerate(own):
-        sharp = features
-        if changes.blurred:
-            assert blurred is not None
-            mask = sample_rng(0, episode, "blurred").random(len(sharp)) < changes.blurred
-            sharp = np.where(mask[:, None, None], np.asarray(blurred.features(episode)), sharp)
-        sharp = sharp[_broken(len(sharp), episode, changes)]
+        broken = features[_broken(len(features), episode, changes)]
         count, after = round(changes.padding * len(features)), _next(texts, episode)
-        found.append(np.concatenate([sharp, own[after][:count]]))
+        found.append(np.concatenate([broken, own[after][:count]]))
     plain = REWORDINGS["order and form"]["no articles"]
     words = [
         plain(text) if sample_rng(0, episode, "reworded").random() < changes.reworded else text

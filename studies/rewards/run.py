@@ -40,7 +40,7 @@ from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
 from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
-from studies.rewards.clips import PICKS, Blurred, Changes, changed
+from studies.rewards.clips import PICKS, changed
 from studies.rewards.config import RewardsConfig, Videos
 from studies.rewards.measures import SEGMENTS, Numbers, alignment_change, means, short_segments, trend, two_actions
 from studies.rewards.rewordings import reworded
@@ -100,14 +100,13 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
         `groups`: means over videos by group and number. `tasks`: means over test videos by instruction and number.
     """
     stores, found, tasks = stores_of(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
-    chosen, soft = config.rows[row], stores_of(config, row, blurred=True) if config.rows[row].clips.blurred else {}
-    folds = zip(parts(config, stores), parts(config, soft or stores), strict=True)
-    for number, ((train, test), (blurred, _)) in enumerate(folds):
+    chosen = config.rows[row]
+    for number, (train, test) in enumerate(parts(config, stores)):
         own = seed + 1000 * number
         start = _start(config.model_dump_json(), chosen.start, train, own) if chosen.start is not None else None
-        clips = changed(train, chosen.clips, blurred)
+        clips = changed(train, chosen.clips)
         model = fit(row_recipe(config, row), clips, own, chosen.trained, pick=chosen.pick, start=start)
-        clips = changed(train, chosen.clips.model_copy(update={"reworded": 0.0}), blurred)
+        clips = changed(train, chosen.clips.model_copy(update={"reworded": 0.0}))
         measured = _measured(config, model, train, test, clips, stores)
         for group, records in measured.items():
             found.setdefault(group, []).extend(records)
@@ -385,7 +384,7 @@ def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
     return found
 
 
-def stores_of(config: RewardsConfig, row: str, *, blurred: bool = False) -> dict[str, EpisodeStore]:
+def stores_of(config: RewardsConfig, row: str) -> dict[str, EpisodeStore]:
     """Return the videos in the form that a row's encoder reads: features of its frozen backbone, or frames."""
     recipe = row_recipe(config, row)
     names = split_names(config.data)
@@ -394,7 +393,7 @@ def stores_of(config: RewardsConfig, row: str, *, blurred: bool = False) -> dict
     if config.pairs:
         videos[PAIRS] = Videos(data=config.pairs, camera=config.camera)
     found = {
-        name: _read(one.model_copy(update={"data": one.data or config.data}), recipe.encoder, recipe.data.size, blurred)
+        name: _read(one.model_copy(update={"data": one.data or config.data}), recipe.encoder, recipe.data.size)
         for name, one in {**videos, **config.others}.items()
     }
     if config.per_task and TRAIN in found:
@@ -405,12 +404,10 @@ def stores_of(config: RewardsConfig, row: str, *, blurred: bool = False) -> dict
 
 
 @cache
-def _read(videos: Videos, encoder: EncoderConfig, size: int, blurred: bool) -> EpisodeStore:
+def _read(videos: Videos, encoder: EncoderConfig, size: int) -> EpisodeStore:
     store = open_dataset(videos.data, split=videos.split)
     if videos.camera is not None:
         store = OneCameraStore(store, videos.camera)
-    store = Blurred(store) if blurred else store
     if not encoder.freeze_image:
         return cached(store, size=size)
-    soft = _read(videos.model_copy(update={"clips": Changes()}), encoder, size, True) if videos.clips.blurred else None
-    return changed(features_of(DualEncoder(encoder), store), videos.clips, soft)
+    return changed(features_of(DualEncoder(encoder), store), videos.clips)

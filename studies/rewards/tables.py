@@ -233,8 +233,9 @@ FROM_CLIP = {
     )
     for end in ("", ", authors")
 }
-BRIDGES = ("log variance, 0.1", "log variance, 1", "log variance, 10", "variance, 1", "variance as trained, 1")
-AGAINST_NO_BRIDGE = {f"{row} minus no bridge": (row, "no bridge") for row in (*BRIDGES, "log variance as trained, 1")}
+WEIGHTS = tuple(f"log variance, {weight}" for weight in ("0.1", "1", "10", "100"))
+BRIDGES = (*WEIGHTS, "variance, 1", "variance as trained, 1", "log variance as trained, 1")
+AGAINST_NO_BRIDGE = {f"{row} minus no bridge": (row, "no bridge") for row in BRIDGES}
 SEGMENTS = {
     f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps",)), ("decisionnce_p", ()))

@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from counterpoint.data.episode import Episode, EpisodeInfo, task_of
-from counterpoint.data.store import EpisodeStore, MemoryStore
+from counterpoint.data.store import EpisodeStore
 from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from studies.claims.rewards import UNTRAINED
 from studies.harness import load_preset
-from studies.rewards.clips import PICKS, Blurred, Changes, FeatureStore, changed
+from studies.rewards.clips import PICKS, Changes, FeatureStore, changed
 from studies.rewards.config import RewardsConfig
 from studies.rewards.measures import alignment_change, means, short_segments, slope, trend, two_actions
 from studies.rewards.rewordings import PAPER, REWORDINGS, last_part_first, reworded, synonym
@@ -213,7 +213,7 @@ def test_padding_appends_the_beginning_of_the_next_episode_of_another_task() -> 
     assert changed(store, Changes()) is store
 
 
-def test_broken_clips_lose_repeat_and_blur_their_shares_and_keep_both_ends() -> None:
+def test_broken_clips_lose_and_repeat_their_shares_and_keep_both_ends() -> None:
     store = numbered((99,) * 40, ("a", "b") * 20)
     dropped = shown(changed(store, Changes(dropped=0.2)))
     assert np.mean([len(clip) for clip in dropped]) == pytest.approx(0.8 * 97 + 2, abs=2)
@@ -222,9 +222,6 @@ def test_broken_clips_lose_repeat_and_blur_their_shares_and_keep_both_ends() -> 
     assert all(len(clip) == 99 for clip in frozen)
     assert np.mean([np.diff(clip) == 0 for clip in frozen]) == pytest.approx(0.2, abs=0.02)
     assert all(now <= 100 * e + t for e, clip in enumerate(frozen) for t, now in enumerate(clip))  # never ahead
-    soft = FeatureStore(store.episodes, [np.full((99, 1, 1), -1.0)] * 40, ("camera",))
-    blurred = shown(changed(store, Changes(blurred=0.2), soft))
-    assert np.mean([np.array(clip) < 0 for clip in blurred]) == pytest.approx(0.2, abs=0.02)
     assert changed(store, Changes(frozen=0.2)).fingerprint != changed(store, Changes(frozen=0.3)).fingerprint
 
 
@@ -233,17 +230,6 @@ def test_half_of_the_instructions_lose_their_articles() -> None:
     texts = [info.instruction for info in changed(store, Changes(reworded=0.5)).episodes]
     assert set(texts) == {"open the door", "close the door", "open door", "close door"}
     assert 0.3 < np.mean(["the" in text for text in texts]) < 0.7
-
-
-def test_blur_takes_detail_and_keeps_brightness() -> None:
-    sharp = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
-    store = MemoryStore([Episode({"camera": sharp}, "a", np.arange(2.0))])
-    soft = Blurred(store).frames(0, np.arange(2))
-    assert soft.shape == sharp.shape
-    assert soft.dtype == np.uint8
-    assert soft.std() < 0.5 * sharp.std()
-    assert abs(soft.mean() - sharp.mean()) < 2
-    assert Blurred(store).fingerprint != store.fingerprint
 
 
 @pytest.mark.parametrize(("name", "share"), [("a tenth", 0.1), ("half", 0.5), ("whole", 1.0)])
