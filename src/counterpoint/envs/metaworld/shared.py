@@ -9,6 +9,7 @@ A button is missing: it springs back, so no task undoes it.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,8 +81,8 @@ THINGS = {
     "window": Thing(
         "window_horiz",
         "window",
-        (-0.05, 0.9, 0.125),
-        0.62,
+        (-0.01, 0.9, 0.15),
+        0.75,
         "window_slide",
         (0.0, 0.2),
         "windowb_a",
@@ -101,7 +102,7 @@ class SharedTask:
     Attributes:
         thing: Name of the object.
         end: Index of the goal among the object's `ends`.
-        behind: Distance of the hand behind the handle, opposite to the handle's motion, when the push begins, in metres.
+        behind: Distance of the hand behind the handle, opposite to its motion, when the push begins, in metres.
         height: Height of the hand above the handle during the push, in metres.
         grip: The gripper's command, -1 open to 1 closed.
     """
@@ -134,29 +135,36 @@ LOOSE = 0.05
 """Maximum random distance of joints from their ends at a reset, as a share of their range."""
 MOVED = (0.01, 0.02, 0.0)
 """Maximum random shift of objects at a reset, along x, y and z in metres."""
-HAND_LOW, HAND_HIGH = (-0.15, 0.42, 0.22), (0.15, 0.52, 0.30)
+HAND_LOW, HAND_HIGH = (-0.18, 0.42, 0.22), (0.05, 0.5, 0.30)
 """Box in which the hand begins, in metres."""
 REACH_LOW, REACH_HIGH = (-0.55, 0.4, 0.05), (0.55, 1.0, 0.5)
 """Box in which actions move the hand's target, in metres."""
 STEPS = 5
 """Number of simulation steps per control step."""
 _SETTLE = 50  # control steps in which the hand moves to its start, as in Meta-World
-_LEFT = ((-0.9, 0.35, 1.05), (0.0, 0.72, 0.05))  # the camera's position, and the point in the middle of its image
+_LEFT = ((-0.62, 0.28, 1.1), (0.01, 0.74, 0.05))  # the camera's position, and the point in the middle of its image
 _LIFT = 0.16  # height of the hand above the handle on its way there, in metres
 _ON_SPOT = 0.02  # distance at which the hand has arrived, in metres
 _LEAD = 0.08  # distance of the push's target ahead of the handle, in metres
 
 
-def resolve_shared(task: str) -> str:
-    """Return Meta-World's name of a task of the shared scene; `-v3` may be omitted.
+def resolve_shared(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the tasks that the given names stand for, each task once and with its `-v3`, which names may omit.
+
+    The names `default` and `all` stand for all tasks of the shared scene.
 
     Raises:
-        BadInputError: If the shared scene does not have this task.
+        BadInputError: If the shared scene does not have a task, or no name is given.
     """
-    short = task.removesuffix("-v3")
-    known = [name.removesuffix("-v3") for name in TASKS]
-    require_known(short, known, "tasks", f"{task!r}, which is not in the shared scene", "some of {}")
-    return f"{short}-v3"
+    tasks: dict[str, None] = {}
+    for name in names:
+        task = name if name.endswith("-v3") else f"{name}-v3"
+        if name not in ("default", "all"):
+            found, hint = f"{name!r}, no task of the shared scene", "choose one of these, or record --scene own"
+            require_known(task, TASKS, "tasks", found, "some of {}", hint)
+        tasks.update(dict.fromkeys(TASKS if name in ("default", "all") else (task,)))
+    require(tasks, "tasks", "none", "at least one", "name a task, or say default")
+    return tuple(tasks)
 
 
 @cache
@@ -190,17 +198,11 @@ def shared_model() -> Any:
         body.quat = (0.0, 0.0, 1.0, 0.0) if thing.mirrored else (1.0, 0.0, 0.0, 0.0)
         spec.joint(thing.joint).range = sorted(_ends(thing))  # the ends are stops
     spec.add_exclude(bodyname1="doorlockB", bodyname2="door_link")  # an open door would be pushed off its box
-    spec.worldbody.add_camera(name=SHARED_CAMERAS[0], pos=_LEFT[0], quat=_looking(mujoco, *_LEFT), fovy=45)
+    spec.worldbody.add_camera(name=SHARED_CAMERAS[0], pos=_LEFT[0], quat=_looking(mujoco, *_LEFT), fovy=44)
     model = spec.compile()
     model.eq_data[:] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 5.0]  # Meta-World's reset_mocap_welds
     correct_cameras(mujoco, model)
     return model
-
-
-def make_metaworld(task: str, **options: Any) -> MetaWorldEnv | SharedSceneEnv:
-    """Build a Meta-World task in its own scene, or `shared/TASK` in the shared scene; see the two classes."""
-    scene, _, name = task.rpartition("/")
-    return SharedSceneEnv(name, **options) if scene == "shared" else MetaWorldEnv(task, **options)
 
 
 class SharedSceneEnv(MujocoEnv):
@@ -229,7 +231,8 @@ class SharedSceneEnv(MujocoEnv):
     def __init__(self, task: str, *, repeat: int = 1, **options: Unpack[Options]) -> None:
         chosen = options.pop("steps", None)
         steps = 200 if chosen is None else chosen
-        self.task = resolve_shared(task)
+        self.task = f"{task.removesuffix('-v3')}-v3"
+        require_known(self.task, TASKS, f"metaworld/shared/{task}", "no such task of the shared scene")
         require(repeat >= 1, "repeat", repeat, "1 or more", "2 halves the rate")
         require(1 <= steps <= HORIZON, "steps", steps, f"1 to {HORIZON}", "leave it out for 200")
         self._about, self._repeat, self._control_steps = TASKS[self.task], repeat, steps
