@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class Thing:
         ends: The joint's two ends, in radians or metres: those of the object in Meta-World's size.
         body: Name of the body that moves.
         handle: The point where the expert pushes, in the body's frame and Meta-World's size, in metres.
+        slides: True if the joint slides; False if it turns.
         mirrored: True to turn the object by 180 degrees about y: left becomes right.
     """
 
@@ -59,37 +61,54 @@ class Thing:
     ends: tuple[float, float]
     body: str
     handle: Point
+    slides: bool = False
     mirrored: bool = False
 
 
 THINGS = {
     "drawer": Thing(
-        "drawer", "drawer", (0.47, 0.84, 0.0), 0.9, "goal_slidey", (0.0, -0.16), "drawer_link", (0.0, -0.15, 0.0)
+        asset="drawer",
+        looks="drawer",
+        place=(0.47, 0.84, 0.0),
+        scale=0.9,
+        joint="goal_slidey",
+        ends=(0.0, -0.16),
+        body="drawer_link",
+        handle=(0.0, -0.15, 0.0),
+        slides=True,
     ),
     # Mirrored, so that the open door and its handle are in the middle of the table, within reach.
     "door": Thing(
-        "doorlockB",
-        "doorlock",
-        (-0.37, 0.83, 0.105),
-        0.7,
-        "doorjoint",
-        (0.0, -1.5),
-        "door_link",
-        (0.34, -0.12, 0.0),
+        asset="doorlockB",
+        looks="doorlock",
+        place=(-0.37, 0.83, 0.105),
+        scale=0.7,
+        joint="doorjoint",
+        ends=(0.0, -1.5),
+        body="door_link",
+        handle=(0.34, -0.12, 0.0),
         mirrored=True,
     ),
     "window": Thing(
-        "window_horiz",
-        "window",
-        (-0.01, 0.9, 0.15),
-        0.75,
-        "window_slide",
-        (0.0, 0.2),
-        "windowb_a",
-        (-0.014, -0.095, 0.0),
+        asset="window_horiz",
+        looks="window",
+        place=(-0.01, 0.88, 0.15),
+        scale=0.75,
+        joint="window_slide",
+        ends=(0.0, 0.2),
+        body="windowb_a",
+        handle=(-0.014, -0.095, 0.0),
+        slides=True,
     ),
     "faucet": Thing(
-        "faucet", "faucet", (0.22, 0.76, 0.0), 0.75, "knob_Joint_1", (-0.9, 0.9), "faucet_link2", (0.0, -0.14, 0.0)
+        asset="faucet",
+        looks="faucet",
+        place=(0.22, 0.76, 0.0),
+        scale=0.75,
+        joint="knob_Joint_1",
+        ends=(-0.9, 0.9),
+        body="faucet_link2",
+        handle=(0.0, -0.14, 0.0),
     ),
 }
 """Name of an object -> the object; a task moves it from one end to the other."""
@@ -128,7 +147,7 @@ TASKS = {
 """Meta-World's name of a task -> the task; the instructions are those of Meta-World's tasks."""
 
 SHARED_CAMERAS = ("left", *CAMERAS)
-"""The camera `left`, in which the arm hides no object for long, and Meta-World's cameras."""
+"""The camera `left`, in which the arm hides little of the objects when an episode begins, and Meta-World's cameras."""
 NEAR = 0.1
 """A joint is at an end if it is closer than this share of its range."""
 LOOSE = 0.05
@@ -176,12 +195,13 @@ def shared_model() -> Any:
     """
     mujoco = import_mujoco()
     assets = Path(import_extra("metaworld", "sim").__file__).parent / "assets"
+    folder = str(assets / "sawyer_xyz")  # of Meta-World's models, in which paths of meshes and textures begin
     looks = "".join(_include(assets, f"{thing.looks}_dependencies") for thing in THINGS.values())
     bodies = "".join(f'<body name="{name}">{_include(assets, at.asset)}</body>' for name, at in THINGS.items())
     spec = mujoco.MjSpec.from_string(
         f"""<mujoco>
-        <compiler meshdir="{assets / "sawyer_xyz"}" texturedir="{assets / "sawyer_xyz"}"/>
-        <include file="{assets / "scene" / "basic_scene.xml"}"/>
+        <compiler meshdir={quoteattr(folder)} texturedir={quoteattr(folder)}/>
+        <include file={quoteattr(str(assets / "scene" / "basic_scene.xml"))}/>
         {looks}{_include(assets, "xyz_base_dependencies")}
         <worldbody>{_include(assets, "xyz_base")}{bodies}</worldbody>
         <actuator>
@@ -196,7 +216,10 @@ def shared_model() -> Any:
         _scale(mujoco, spec, body, thing.scale)
         body.pos = thing.place
         body.quat = (0.0, 0.0, 1.0, 0.0) if thing.mirrored else (1.0, 0.0, 0.0, 0.0)
-        spec.joint(thing.joint).range = sorted(_ends(thing))  # the ends are stops
+        joint = spec.joint(thing.joint)
+        joint.range = sorted(_ends(thing))  # the ends are stops, stiffer than usual: the hand is strong
+        joint.frictionloss = 0.3  # newtons or newton metres: objects stay where they are left
+        joint.solref_limit, joint.solimp_limit[:3] = (0.005, 1.0), (0.99, 0.99, 0.001)
     spec.add_exclude(bodyname1="doorlockB", bodyname2="door_link")  # an open door would be pushed off its box
     spec.worldbody.add_camera(name=SHARED_CAMERAS[0], pos=_LEFT[0], quat=_looking(mujoco, *_LEFT), fovy=44)
     model = spec.compile()
@@ -255,7 +278,16 @@ class SharedSceneEnv(MujocoEnv):
     @property
     def solved(self) -> bool:
         """True if the joint of the task's object is at its goal."""
-        return abs(self.share(self._about.thing) - self._about.end) < NEAR
+        return self.remaining < NEAR
+
+    @property
+    def remaining(self) -> float:
+        """The share of the way between its ends that the joint of the task's object has to move; about 0 at its goal.
+
+        It is negative while the hand presses the joint against its stop, which gives way a little.
+        """
+        share = self.share(self._about.thing)
+        return 1.0 - share if self._about.end else share
 
     def share(self, thing: str) -> float:
         """Return the share of the way from an object's first end to its second end that its joint has moved."""
@@ -281,8 +313,8 @@ class SharedSceneEnv(MujocoEnv):
         """Return the scripted expert's action: float32 [4] in [-1, 1].
 
         The expert depends only on the current state: it lifts the hand, moves it above the point behind the handle,
-        lowers it and pushes the handle towards the goal. Meta-World's own experts are made for objects in their size
-        and for a table with no other object.
+        lowers it, pushes the handle towards the goal, and lifts the hand again. Meta-World's own experts are made for
+        objects in their size and for a table with no other object.
         """
         about, hand, handle = self._about, self.data.body("hand").xpos, self.handle(self._about.thing)
         ahead = self._ahead(handle)
@@ -292,8 +324,10 @@ class SharedSceneEnv(MujocoEnv):
         along = (hand - handle) @ ahead
         aside = float(np.linalg.norm((hand - handle - along * ahead)[:2]))
         low = abs(hand[2] - level) < 2 * _ON_SPOT
-        if low and aside < 2 * _ON_SPOT and abs(along + about.behind) < 2 * _ON_SPOT:
-            target = handle + (_LEAD - about.behind) * ahead
+        if self.remaining < NEAR / 2:
+            target = np.append(hand[:2], level + _LIFT)
+        elif low and aside < 2 * _ON_SPOT and abs(along + about.behind) < 2 * _ON_SPOT:
+            target = handle + _LEAD * ahead
             target[2] = level
         elif np.linalg.norm((hand - start)[:2]) < _ON_SPOT:
             target = start
@@ -302,15 +336,15 @@ class SharedSceneEnv(MujocoEnv):
             target[2] = level + _LIFT
             if not lifted:
                 target[:2] = hand[:2]
-        move = np.clip(10.0 * (target - hand), -1.0, 1.0)
+        # From the hand's target and not from the hand, which lags behind: else the target would run away in a push.
+        move = np.clip(20.0 * (target - self.data.mocap_pos[0]), -1.0, 1.0)
         return np.append(move, about.grip).astype(np.float32)
 
     def _ahead(self, handle: Array) -> Array:
         """Return the direction in which the handle moves towards the task's goal: a horizontal unit vector, [3]."""
         thing = THINGS[self._about.thing]
         joint, axis = self.data.joint(thing.joint), self.data.joint(thing.joint).xaxis
-        slides = self.model.joint(thing.joint).type[0] == self.mujoco.mjtJoint.mjJNT_SLIDE
-        way = axis if slides else np.cross(axis, handle - joint.xanchor)
+        way = axis if thing.slides else np.cross(axis, handle - joint.xanchor)
         first, second = thing.ends
         sign = np.sign((second - first) * (1 if self._about.end else -1))
         return np.asarray(sign * way / np.linalg.norm(way))
@@ -356,12 +390,12 @@ class SharedSceneEnv(MujocoEnv):
 
 def _ends(thing: Thing) -> tuple[float, float]:
     """Return the joint's two ends at the object's size: metres are scaled, and radians are not."""
-    factor = thing.scale if thing.joint in ("goal_slidey", "window_slide") else 1.0
+    factor = thing.scale if thing.slides else 1.0
     return factor * thing.ends[0], factor * thing.ends[1]
 
 
 def _include(assets: Path, name: str) -> str:
-    return f'<include file="{assets / "objects" / "assets" / name}.xml"/>'
+    return f"<include file={quoteattr(str(assets / 'objects' / 'assets' / f'{name}.xml'))}/>"
 
 
 def _scale(mujoco: Any, spec: Any, body: Any, factor: float) -> None:
