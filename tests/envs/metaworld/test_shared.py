@@ -62,7 +62,6 @@ def test_the_expert_solves_the_task_and_moves_no_other_object(name: str) -> None
     before = {thing: env.share(thing) for thing in THINGS}
     steps, _ = solve(env, 0)
     assert steps is not None
-    assert 50 < steps < 150
     moved = [thing for thing, share in before.items() if abs(env.share(thing) - share) > 0.5]
     assert moved == [name.partition("-")[0]]
     assert all(abs(env.share(thing) - share) < 1e-3 for thing, share in before.items() if thing not in moved)
@@ -70,9 +69,14 @@ def test_the_expert_solves_the_task_and_moves_no_other_object(name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_experts_solve_nine_of_ten_scenes(name: str) -> None:
+def test_experts_solve_nine_of_ten_scenes_and_leave_them_solved(name: str) -> None:
     env = SharedSceneEnv(name, cameras=[])
-    assert np.mean([solve(env, seed)[0] is not None for seed in range(20)]) >= 0.9
+    found = []
+    for seed in range(20):
+        steps, _ = solve(env, seed)
+        after = [env.step(env.expert())[4]["is_success"] for _ in range(40)]
+        found.append(steps is not None and steps <= 160 and all(after))
+    assert np.mean(found) >= 0.9
 
 
 def test_the_first_frame_leaves_one_task_of_each_object_possible() -> None:
@@ -91,11 +95,11 @@ def test_the_first_frame_leaves_one_task_of_each_object_possible() -> None:
 
 
 def test_one_state_begins_episodes_of_four_tasks() -> None:
-    """Of one seed, tasks begin in one state, but for their own object."""
-    state = start(SharedSceneEnv("drawer-open", cameras=[]), 11)
-    same = [name for name in TASKS if np.array_equal(start(SharedSceneEnv(name, cameras=[]), 11), state)]
-    assert len(same) == len(THINGS)
-    assert {TASKS[name].thing for name in same} == set(THINGS)
+    """With one seed, tasks whose objects are at the other end anyway begin in one state: one task of each object."""
+    tasks: dict[bytes, list[str]] = {}
+    for name, task in TASKS.items():
+        tasks.setdefault(start(SharedSceneEnv(name, cameras=[]), 11).tobytes(), []).append(task.thing)
+    assert max(tasks.values(), key=len) == list(THINGS)
 
 
 def test_the_seed_decides_everything() -> None:
