@@ -17,7 +17,7 @@ from counterpoint.registry import LazyTable
 SUITES = LazyTable(
     "suite",
     {
-        "metaworld": "counterpoint.envs.metaworld.env:make_metaworld",
+        "metaworld": "counterpoint.envs.metaworld.shared:make_metaworld",
         "dmc": "counterpoint.envs.dmc.env:DMCEnv",
         "kitchen": "counterpoint.envs.kitchen.env:KitchenEnv",
         "libero": "counterpoint.envs.libero:LiberoEnv",

@@ -214,16 +214,6 @@ class MetaWorldEnv(MujocoEnv):
         return self._simulation.model, self._simulation.data
 
 
-def make_metaworld(task: str, **options: Any) -> MujocoEnv:
-    """Build a task in its own scene, or `shared/TASK` in the shared scene; see `MetaWorldEnv` and `SharedSceneEnv`."""
-    scene, _, name = task.rpartition("/")
-    if scene != "shared":
-        return MetaWorldEnv(task, **options)
-    from counterpoint.envs.metaworld.shared import SharedSceneEnv
-
-    return SharedSceneEnv(name, **options)
-
-
 def correct_cameras(mujoco: Any, model: Any) -> None:
     """Move corner2 to its position in the literature, and turn the world's cameras that are upside down."""
     model.camera("corner2").pos[:] = _CORNER2

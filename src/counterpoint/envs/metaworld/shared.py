@@ -388,6 +388,12 @@ class SharedSceneEnv(MujocoEnv):
         return self.model, self.data
 
 
+def make_metaworld(task: str, **options: Any) -> MujocoEnv:
+    """Build a task in its own scene, or `shared/TASK` in the shared scene; see `MetaWorldEnv` and `SharedSceneEnv`."""
+    scene, _, name = task.rpartition("/")
+    return SharedSceneEnv(name, **options) if scene == "shared" else MetaWorldEnv(task, **options)
+
+
 def _ends(thing: Thing) -> tuple[float, float]:
     """Return the joint's two ends at the object's size: metres are scaled, and radians are not."""
     factor = thing.scale if thing.slides else 1.0
