@@ -154,14 +154,14 @@ LOOSE = 0.05
 """Maximum random distance of joints from their ends at a reset, as a share of their range."""
 MOVED = (0.01, 0.02, 0.0)
 """Maximum random shift of objects at a reset, along x, y and z in metres."""
-HAND_LOW, HAND_HIGH = (-0.18, 0.42, 0.22), (0.05, 0.5, 0.30)
+HAND_LOW, HAND_HIGH = (-0.2, 0.42, 0.22), (0.0, 0.5, 0.30)
 """Box in which the hand begins, in metres."""
 REACH_LOW, REACH_HIGH = (-0.55, 0.4, 0.05), (0.55, 1.0, 0.5)
 """Box in which actions move the hand's target, in metres."""
 STEPS = 5
 """Number of simulation steps per control step."""
 _SETTLE = 50  # control steps in which the hand moves to its start, as in Meta-World
-_LEFT = ((-0.62, 0.28, 1.1), (0.01, 0.74, 0.05))  # the camera's position, and the point in the middle of its image
+_LEFT = ((-0.66, 0.32, 1.15), (0.0, 0.71, 0.05))  # the camera's position, and the point in the middle of its image
 _LIFT = 0.16  # height of the hand above the handle on its way there, in metres
 _ON_SPOT = 0.02  # distance at which the hand has arrived, in metres
 _LEAD = 0.08  # distance of the push's target ahead of the handle, in metres
@@ -221,7 +221,7 @@ def shared_model() -> Any:
         joint.frictionloss = 0.3  # newtons or newton metres: objects stay where they are left
         joint.solref_limit, joint.solimp_limit[:3] = (0.005, 1.0), (0.99, 0.99, 0.001)
     spec.add_exclude(bodyname1="doorlockB", bodyname2="door_link")  # an open door would be pushed off its box
-    spec.worldbody.add_camera(name=SHARED_CAMERAS[0], pos=_LEFT[0], quat=_looking(mujoco, *_LEFT), fovy=44)
+    spec.worldbody.add_camera(name=SHARED_CAMERAS[0], pos=_LEFT[0], quat=_looking(mujoco, *_LEFT), fovy=46)
     model = spec.compile()
     model.eq_data[:] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 5.0]  # Meta-World's reset_mocap_welds
     correct_cameras(mujoco, model)
