@@ -17,7 +17,13 @@ from tests.envs.played import images
 from tests.envs.rlbench_made import rlbench_simulated
 from tests.envs.robosuite_made import make_libero, make_robosuite
 
-INSTALLED = ("metaworld/handle-press@corner2,topview", "dmc/reacher-hard", "robosuite/Lift", "robosuite/OpenBox-IIWA")
+INSTALLED = (
+    "metaworld/handle-press@corner2,topview",
+    "metaworld/shared/door-open@left,topview",
+    "dmc/reacher-hard",
+    "robosuite/Lift",
+    "robosuite/OpenBox-IIWA",
+)
 MADE = ("libero/libero_10/2@agentview,robot0_eye_in_hand", "robomimic/Lift", "rlbench/close_drawer")
 
 

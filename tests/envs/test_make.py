@@ -12,7 +12,7 @@ from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import as_maker, make_env
-from counterpoint.envs.metaworld import env
+from counterpoint.envs.metaworld import shared
 from counterpoint.envs.metaworld.env import MetaWorldEnv
 from counterpoint.errors import BadInputError
 from tests.envs.played import Outcome, act
@@ -77,7 +77,7 @@ def test_what_cannot_be_had_is_one_message(name: str, settings: dict[str, int], 
 def test_images_are_rendered_large_and_resized_as_training_stores_are(
     size: int, render: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(env, "MetaWorldEnv", Painting)
+    monkeypatch.setattr(shared, "MetaWorldEnv", Painting)
     task = make_env("metaworld/any@corner", size, render=render, repeat=2)
     assert task.told == {"repeat": 2, "steps": None}  # type: ignore[attr-defined]
     plain = Painting("any", cameras=("corner",), size=render or size, render=None).render()
@@ -91,7 +91,7 @@ def test_images_are_rendered_large_and_resized_as_training_stores_are(
 
 
 def test_the_face(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env, "MetaWorldEnv", Painting)
+    monkeypatch.setattr(shared, "MetaWorldEnv", Painting)
     task = make_env("metaworld/any@corner,corner2", size=8, steps=2)
     check_env(task)
     assert (task.name, task.instruction, task.horizon, task.cameras) == ("stub/any", "paint", 2, ("corner", "corner2"))
@@ -264,7 +264,7 @@ def test_a_task_that_is_not_there_is_one_message() -> None:
 
 
 def test_makers_of_instances_functions_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env, "MetaWorldEnv", Painting)
+    monkeypatch.setattr(shared, "MetaWorldEnv", Painting)
     painting = Painting("any", cameras=("corner",), size=8, render=None)
     make, count = as_maker(painting)
     assert (make(), count) == (painting, 1)

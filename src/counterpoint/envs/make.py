@@ -17,7 +17,7 @@ from counterpoint.registry import LazyTable
 SUITES = LazyTable(
     "suite",
     {
-        "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
+        "metaworld": "counterpoint.envs.metaworld.shared:make_metaworld",
         "dmc": "counterpoint.envs.dmc.env:DMCEnv",
         "kitchen": "counterpoint.envs.kitchen.env:KitchenEnv",
         "libero": "counterpoint.envs.libero:LiberoEnv",
@@ -27,7 +27,7 @@ SUITES = LazyTable(
     },
     "counterpoint.envs",
 )
-"""Name of a suite -> its class, called with the task and the keywords of `Options`."""
+"""Name of a suite -> its class or a function, called with the task and the keywords of `Options`."""
 Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
 
@@ -43,7 +43,8 @@ def make_env(
     """Build a task's simulation.
 
     Args:
-        name: SUITE/TASK, such as `metaworld/bin-picking`, or SUITE/TASK@CAMERA,CAMERA.
+        name: SUITE/TASK, such as `metaworld/bin-picking`, or SUITE/TASK@CAMERA,CAMERA. `metaworld/shared/TASK` is a
+            task in Meta-World's shared scene.
         size: Height and width of the images, in pixels.
         cameras: Names of cameras, used if `name` has none; see `Options`.
         render: Size at which images are rendered before they are resized to `size`; see `Options`.

@@ -114,6 +114,7 @@ def test_what_is_written(collected: Path) -> None:
     info = json.loads((collected / "meta" / "info.json").read_text())
     assert info["splits"] == {"train": "0:4", "val": "4:6"}
     told = info["counterpoint"]
+    assert "scene" not in told["collect"]["config"]  # recordings of earlier versions do not name it
     assert set(told["collect"]["versions"]) == {"metaworld", "mujoco", "gymnasium", "numpy"}
     assert told["collect"]["rendering"]["shadows"] is False
     assert len(told["collect"]["rendering"]["canary"]["sha256"]) == 64

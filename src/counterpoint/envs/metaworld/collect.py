@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from counterpoint.envs.base import CameraEnv, choose_cameras
+from counterpoint.envs.base import CameraEnv, Options, choose_cameras
 from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, INSTRUCTIONS, MetaWorldEnv, resolve_tasks
+from counterpoint.envs.metaworld.shared import SHARED_CAMERAS, SharedSceneEnv, resolve_shared
 
 
 class MetaWorldCollectConfig(ExpertCollectConfig):
     """The settings of `collect metaworld`; see `ExpertCollectConfig`.
 
     Attributes:
-        tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be omitted.
+        scene: `own` gives every task a scene of its own, as Meta-World does, so that a single frame names the task.
+            `shared` puts a drawer, a door, a window and a faucet into one scene, in which eight tasks open or close
+            them. The other objects are at random ends, so the first frame leaves four of the eight tasks possible.
+        tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be omitted. In the shared
+            scene, both stand for its eight tasks.
+        cameras: Names of cameras; `default` is `corner2`, and `left` in the shared scene.
         stride: Number of control steps per frame. 1 gives 80 frames per second and, for the default tasks, 35 to 120
             frames per episode. With a larger number, the recorded action is the mean of these steps' actions, and the
             reward is the sum of their rewards.
@@ -25,9 +31,10 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
         max_steps: Number of control steps after which an unsolved episode ends, at most 500.
     """
 
+    scene: Literal["own", "shared"] = "own"
     tasks: Names = Field(default=("default",), min_length=1)
     episodes: int = Field(default=10, ge=0)
-    cameras: Names = Field(default=CAMERAS[:1], min_length=1)
+    cameras: Names = Field(default=("default",), min_length=1)
     stride: int = 1
     after_success: int = Field(default=5, ge=0, le=HORIZON)
     max_steps: int = Field(default=HORIZON, ge=1, le=HORIZON)
@@ -42,11 +49,12 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
 
 
 def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
-    """Record Meta-World's scripted experts as a LeRobot v3 data set, or resume an interrupted recording.
+    """Record scripted experts in Meta-World as a LeRobot v3 data set, or resume an interrupted recording.
 
-    Actions are executed actions, float32 [T, 4]. The state is float32 [T, 4] (hand position in metres, gripper
-    opening). Rewards are Meta-World's. `meta/info.json` also stores the configuration, versions, render settings and
-    the canary (the digest of a test image).
+    The shared scene has experts of this library. Actions are executed actions, float32 [T, 4]. The state is float32
+    [T, 4] (hand position in metres, gripper opening). Rewards are Meta-World's; in the shared scene, the reward is 1 at
+    steps at which the task is solved. `meta/info.json` also stores the configuration, versions, render settings and the
+    canary (the digest of a test image).
 
     Time on two cores: about 2 s per episode at 112 pixels. Disk: about 0.3 MB per episode.
 
@@ -54,7 +62,10 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
         BadInputError: If the configuration is wrong, the folder holds anything but this data set, or a worker dies.
         MissingExtraError: If Meta-World is not installed.
     """
-    names = {"tasks": resolve_tasks(config.tasks), "cameras": choose_cameras(config.cameras, (), CAMERAS)}
+    shared = config.scene == "shared"
+    known, resolve = (SHARED_CAMERAS, resolve_shared) if shared else (CAMERAS, resolve_tasks)
+    cameras = choose_cameras([known[0] if name == "default" else name for name in config.cameras], (), known)
+    names = {"tasks": resolve(config.tasks), "cameras": cameras}
     return collect(_MetaWorldCollection(config.model_copy(update=names)))
 
 
@@ -65,10 +76,14 @@ class _MetaWorldCollection(ExpertCollection):
     robot = "sawyer"
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "rendering": self.env.describe_rendering()}
+        identity = {**super().identity(), "rendering": self.env.describe_rendering()}
+        if self.config.scene == "own":  # recordings of earlier versions do not name the scene
+            del identity["config"]["scene"]
+        return identity
 
     def make(self, task: str) -> CameraEnv:
-        return MetaWorldEnv(task, cameras=self.config.cameras, size=self.config.size, steps=HORIZON)
+        options: Options = {"cameras": self.config.cameras, "size": self.config.size, "steps": HORIZON}
+        return SharedSceneEnv(task, **options) if self.config.scene == "shared" else MetaWorldEnv(task, **options)
 
     @property
     def fps(self) -> float:

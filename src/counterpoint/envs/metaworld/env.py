@@ -178,7 +178,7 @@ class MetaWorldEnv(MujocoEnv):
         self._simulation = simulations[f"{self.task}-goal-observable"](seed=0)
         self._simulation.seeded_rand_vec, self._simulation._freeze_rand_vec = True, False
         self._policy = import_extra("metaworld.policies", "sim").ENV_POLICY_MAP[self.task]()
-        _correct_cameras(mujoco, self._simulation.model)
+        correct_cameras(mujoco, self._simulation.model)
 
     def state(self) -> Array:
         """Return hand position in metres and gripper opening: float32 [4]."""
@@ -214,7 +214,7 @@ class MetaWorldEnv(MujocoEnv):
         return self._simulation.model, self._simulation.data
 
 
-def _correct_cameras(mujoco: Any, model: Any) -> None:
+def correct_cameras(mujoco: Any, model: Any) -> None:
     """Move corner2 to its position in the literature, and turn the world's cameras that are upside down."""
     model.camera("corner2").pos[:] = _CORNER2
     for number in range(model.ncam):
