@@ -173,3 +173,38 @@ def test_names() -> None:
     assert env.cameras == ("left",)
     with pytest.raises(BadInputError, match="'micro_open'"):
         make_env("kitchen/microopen")
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_the_arm_leaves_a_solved_task_solved() -> None:
+    env = KitchenEnv("knob1_on", play=1, leaves=True, cameras=[])
+    env.reset(seed=0)
+    solved = False
+    for _ in range(env.horizon):
+        *_, info = env.step(env.expert())
+        solved = solved or info["is_success"]
+        if solved and np.abs(env.state()[:7] - POSE[:7]).max() < 0.3:
+            break
+    assert solved
+    assert env.solved
+    assert np.abs(env.state()[:7] - POSE[:7]).max() < 0.3
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_the_second_task_of_a_pair_begins_when_the_first_has_succeeded() -> None:
+    env = KitchenEnv("sdoor_open+light_on", cameras=[])
+    assert env.instruction == "slide cabinet; switch on light"
+    env.reset(seed=0)
+    parts = []
+    for _ in range(env.horizon):
+        parts.append(env.part)
+        *_, info = env.step(env.expert())
+        if info["is_success"]:
+            break
+    assert info["is_success"]
+    assert parts == sorted(parts)
+    assert set(parts) == {0, 1}
+    with pytest.raises(BadInputError, match="each task once"):
+        KitchenEnv("light_on+light_on")

@@ -13,6 +13,9 @@ from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Nam
 from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, TASKS, KitchenEnv, resolve_kitchen
 from counterpoint.errors import require
 
+_HOME = 35
+"""Number of actions in which the arm moves back after a task is solved."""
+
 
 class KitchenCollectConfig(ExpertCollectConfig):
     """The settings of `collect kitchen`; see `ExpertCollectConfig`. The fingers' commands get no noise.
@@ -20,11 +23,13 @@ class KitchenCollectConfig(ExpertCollectConfig):
     Attributes:
         tasks: Names of the kitchen's tasks, or `all` for all five.
         after_success: Number of frames recorded after the task is solved, before the episode ends; by default the
-            maximum number of actions per episode, so that all episodes have the length used in the papers.
+            maximum number of actions per episode, so that all episodes have the length used in the papers, or 35 in the
+            shared scene, in which the arm returns.
         play: Number of other tasks, drawn anew for each episode, that the experts carry out before it begins. The first
             frame of such play data says little about the task. Episodes have up to 110 steps.
-        scene: `shared` lets each episode begin where one other task ended, as `play` 1 does: the scene then leaves
-            open which task follows. `own` follows `play`.
+        scene: `shared` lets each episode begin where one other task ended, as `play` 1 does, and end when the arm is
+            back where most tasks begin. Neither the first frame nor the last then says which task was carried out.
+            Episodes have up to 170 steps. `own` follows `play`.
         pairs: Record two tasks in each episode, one after the other: every pair of the tasks, in both orders. The
             numbers of episodes are those of each pair. The parts are the episode's segments.
     """
@@ -32,7 +37,7 @@ class KitchenCollectConfig(ExpertCollectConfig):
     tasks: Names = Field(default=("all",), min_length=1)
     episodes: int = Field(default=25, ge=0)
     cameras: Names = Field(default=CAMERAS[:1], min_length=1)
-    after_success: int = Field(default=HORIZON, ge=0)
+    after_success: int | None = Field(default=None, ge=0)  # type: ignore[assignment]
     play: int = Field(default=0, ge=0, lt=len(TASKS))
     scene: Scene = "own"
     pairs: bool = False
@@ -56,9 +61,11 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
     if config.pairs:
         require(len(tasks) > 1, "tasks", ", ".join(tasks), "at least two for pairs", "name another task")
         tasks = tuple("+".join(pair) for pair in permutations(tasks, 2))
-    play = max(config.play, 1) if config.scene == "shared" else config.play
-    cameras = choose_cameras(config.cameras, (), CAMERAS)
-    return collect(_KitchenCollection(config.model_copy(update={"tasks": tasks, "play": play, "cameras": cameras})))
+    shared = config.scene == "shared"
+    after = (_HOME if shared else HORIZON) if config.after_success is None else config.after_success
+    cameras, play = choose_cameras(config.cameras, (), CAMERAS), max(config.play, int(shared))
+    update = {"tasks": tasks, "play": play, "after_success": after, "cameras": cameras}
+    return collect(_KitchenCollection(config.model_copy(update=update)))
 
 
 class _KitchenCollection(ExpertCollection):
@@ -75,8 +82,16 @@ class _KitchenCollection(ExpertCollection):
         return tuple(TASKS[name].instruction for name in task.split("+"))
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "rendering": self.env.describe_rendering()}
+        identity = {**super().identity(), "rendering": self.env.describe_rendering()}
+        if self.config.scene == "own":  # recordings of earlier versions do not name these
+            identity["config"] = {key: value for key, value in identity["config"].items() if key != "scene"}
+        if not self.config.pairs:
+            del identity["config"]["pairs"]
+        return identity
 
     def make(self, task: str) -> CameraEnv:
         config = self.config
-        return KitchenEnv(task, play=config.play, cameras=config.cameras, size=config.size, steps=config.max_steps)
+        leaves = config.scene == "shared"
+        return KitchenEnv(
+            task, play=config.play, leaves=leaves, cameras=config.cameras, size=config.size, steps=config.max_steps
+        )

@@ -172,6 +172,8 @@ class KitchenEnv(MujocoEnv):
         task: A name of `TASKS`, such as `micro_open`, or several joined by `+`, such as `micro_open+light_on`. Of
             several tasks, the next begins when the one before has succeeded, and the episode succeeds with the last.
         play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
+        leaves: True to let the expert return to `POSE` after the task is solved, so that the arm does not show which
+            task it was.
         **options: See `Options`; by default the left camera at 84 pixels, and 50 steps, or 110 with `play`, and 110
             more for each further task.
 
@@ -185,8 +187,8 @@ class KitchenEnv(MujocoEnv):
     packages = ("gymnasium-robotics", "mujoco", "numpy")
     canary = "kitchen/micro_open"
 
-    def __init__(self, task: str, *, play: int = 0, **options: Unpack[Options]) -> None:
-        self.task, self._play = resolve_kitchen(task), play
+    def __init__(self, task: str, *, play: int = 0, leaves: bool = False, **options: Unpack[Options]) -> None:
+        self.task, self._play, self._leaves = resolve_kitchen(task), play, leaves
         self._parts = tuple(TASKS[name] for name in self.task.split("+"))
         most, further = len(TASKS) - len(self._parts), len(self._parts) - 1
         require(0 <= play <= most, "play", play, f"0 to {most}, the kitchen's other tasks", "ask for fewer")
@@ -197,7 +199,7 @@ class KitchenEnv(MujocoEnv):
             state_dim=len(POSE),
             environment_dim=3 * len(TASKS) + 1,
             control_hz=CONTROL_HZ,
-            horizon=HORIZON + RETURN * (play > 0) + (HORIZON + RETURN) * further,
+            horizon=HORIZON + RETURN * ((play > 0) + leaves) + (HORIZON + RETURN) * further,
             usual=CAMERAS[:1],
             known=CAMERAS,
             **options,
@@ -245,6 +247,8 @@ class KitchenEnv(MujocoEnv):
 
     def expert(self) -> Array:
         """Return the scripted expert's action: float32 [9] in [-1, 1]."""
+        if self._leaves and self._held > HELD:
+            self._expert.leave()
         return self._expert.act().astype(np.float32)
 
     def _begin(self, seed: int) -> None:

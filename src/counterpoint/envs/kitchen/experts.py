@@ -108,7 +108,12 @@ class KitchenExpert:
         self._number = 0
         self._begin()
         self._returned = 0 if self._from(1) > self._away else len(self._poses)
-        self._backed = 0
+        self._backed, self._leaves = 0, False
+
+    def leave(self) -> None:
+        """Let go of the handle at the next action, and move to the position `over`, which all tasks share."""
+        if not self._leaves:
+            self._backed, self._leaves = 0, True
 
     def _begin(self) -> None:
         self._arrived = self._let_go = False
@@ -124,7 +129,7 @@ class KitchenExpert:
         """Return the next action: float64 [9] in [-1, 1]."""
         way, here = self._way, float(self._data.qpos[self._joint.qposadr[0]])
         place = np.array(self._data.site_xpos[self._hand])
-        if self._returned < len(self._poses):
+        if self._leaves or self._returned < len(self._poses):
             return self._return(place)
         target, rotation = self._at(here, way.offset)
         if self._let_go or (self._number + 1 < len(self._ways) and here / self._goal > way.until):
@@ -179,8 +184,10 @@ class KitchenExpert:
         self._backed += 1
         if self._backed <= self._retreat:
             return self._backwards(place, 0.15)
-        away = (self._poses[self._returned] - self._data.qpos[ARM]) / self._seconds
-        self._returned += self._from(self._returned) <= (self._passes, self._home)[self._returned]
+        number = 0 if self._leaves else self._returned
+        away = (self._poses[number] - self._data.qpos[ARM]) / self._seconds
+        if not self._leaves:
+            self._returned += self._from(number) <= (self._passes, self._home)[number]
         return self._told(np.clip(away, -self._fastest, self._fastest), OPEN)
 
     def _at(self, joint: float, offset: Vector) -> tuple[Array, Array]:

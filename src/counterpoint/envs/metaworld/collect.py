@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from counterpoint.envs.base import CameraEnv, Options, choose_cameras
-from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Scene, collect
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, INSTRUCTIONS, MetaWorldEnv, resolve_tasks
-from counterpoint.envs.metaworld.shared import SHARED_CAMERAS, SharedSceneEnv, resolve_shared
+from counterpoint.envs.metaworld.shared import BACK, SHARED_CAMERAS, SharedSceneEnv, resolve_shared
 
 
 class MetaWorldCollectConfig(ExpertCollectConfig):
@@ -26,17 +26,18 @@ class MetaWorldCollectConfig(ExpertCollectConfig):
         stride: Number of control steps per frame. 1 gives 80 frames per second and, for the default tasks, 35 to 120
             frames per episode. With a larger number, the recorded action is the mean of these steps' actions, and the
             reward is the sum of their rewards.
-        after_success: Number of frames recorded after the task is solved, before the episode ends; if it equals
-            max_steps, all episodes have the same length.
+        after_success: Number of frames recorded after the task is solved, before the episode ends: by default 5, or in
+            the shared scene those in which the hand moves back. If it equals max_steps, all episodes have the same
+            length.
         max_steps: Number of control steps after which an unsolved episode ends, at most 500.
     """
 
-    scene: Literal["own", "shared"] = "own"
+    scene: Scene = "own"
     tasks: Names = Field(default=("default",), min_length=1)
     episodes: int = Field(default=10, ge=0)
     cameras: Names = Field(default=("default",), min_length=1)
     stride: int = 1
-    after_success: int = Field(default=5, ge=0, le=HORIZON)
+    after_success: int | None = Field(default=None, ge=0, le=HORIZON)  # type: ignore[assignment]
     max_steps: int = Field(default=HORIZON, ge=1, le=HORIZON)
     successful_only: bool = False
 
@@ -65,8 +66,10 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
     shared = config.scene == "shared"
     known, resolve = (SHARED_CAMERAS, resolve_shared) if shared else (CAMERAS, resolve_tasks)
     cameras = choose_cameras([known[0] if name == "default" else name for name in config.cameras], (), known)
-    names = {"tasks": resolve(config.tasks), "cameras": cameras}
-    return collect(_MetaWorldCollection(config.model_copy(update=names)))
+    after = -(-BACK // config.stride) if shared else 5
+    update = {"tasks": resolve(config.tasks), "cameras": cameras}
+    update |= {"after_success": after} if config.after_success is None else {}
+    return collect(_MetaWorldCollection(config.model_copy(update=update)))
 
 
 class _MetaWorldCollection(ExpertCollection):

@@ -156,12 +156,15 @@ MOVED = (0.01, 0.02, 0.0)
 """Maximum random shift of objects at a reset, along x, y and z in metres."""
 HAND_LOW, HAND_HIGH = (-0.2, 0.42, 0.22), (0.0, 0.5, 0.30)
 """Box in which the hand begins, in metres."""
+BACK = 120
+"""Number of control steps in which the expert's hand moves back after a task is solved."""
 REACH_LOW, REACH_HIGH = (-0.55, 0.4, 0.05), (0.55, 1.0, 0.5)
 """Box in which actions move the hand's target, in metres."""
 STEPS = 5
 """Number of simulation steps per control step."""
 _SETTLE = 50  # control steps in which the hand moves to its start, as in Meta-World
 _LEFT = ((-0.66, 0.32, 1.15), (0.0, 0.71, 0.05))  # the camera's position, and the point in the middle of its image
+_HOME = (np.array(HAND_LOW) + HAND_HIGH) / 2  # where the hand ends, in metres
 _LIFT = 0.16  # height of the hand above the handle on its way there, in metres
 _ON_SPOT = 0.02  # distance at which the hand has arrived, in metres
 _LEAD = 0.08  # distance of the push's target ahead of the handle, in metres
@@ -313,8 +316,9 @@ class SharedSceneEnv(MujocoEnv):
         """Return the scripted expert's action: float32 [4] in [-1, 1].
 
         The expert depends only on the current state: it lifts the hand, moves it above the point behind the handle,
-        lowers it, pushes the handle towards the goal, and lifts the hand again. Meta-World's own experts are made for
-        objects in their size and for a table with no other object.
+        lowers it, pushes the handle towards the goal, lifts the hand again, and moves it back, so that it does not show
+        which task was carried out. Meta-World's own experts are made for objects in their size and for a table with no
+        other object.
         """
         about, hand, handle = self._about, self.data.body("hand").xpos, self.handle(self._about.thing)
         ahead = self._ahead(handle)
@@ -325,7 +329,8 @@ class SharedSceneEnv(MujocoEnv):
         aside = float(np.linalg.norm((hand - handle - along * ahead)[:2]))
         low = abs(hand[2] - level) < 2 * _ON_SPOT
         if self.remaining < NEAR / 2:
-            target = np.append(hand[:2], level + _LIFT)
+            above = hand[2] > min(level + _LIFT, REACH_HIGH[2]) - 2 * _ON_SPOT or hand[1] < HAND_HIGH[1] + 2 * _ON_SPOT
+            target = _HOME if above else np.append(hand[:2], level + _LIFT)
         elif low and aside < 2 * _ON_SPOT and abs(along + about.behind) < 2 * _ON_SPOT:
             target = handle + _LEAD * ahead
             target[2] = level
