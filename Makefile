@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	$(BIN)/counterpoint report $(DEMO_RUN)-videos
 else
 demo: $(VENV)/.installed system
-	$(BIN)/counterpoint collect kitchen --play 1 --episodes 12 --val-episodes 2 --test-episodes 4 --out $(DEMO_DATA)
+	$(BIN)/counterpoint collect kitchen --scene shared --episodes 12 --val-episodes 2 --test-episodes 4 --out $(DEMO_DATA)
 	$(BIN)/counterpoint train decisionnce_t-demo --data $(DEMO_DATA) --out $(DEMO_RUN)
 	$(BIN)/counterpoint report $(DEMO_RUN)
 endif

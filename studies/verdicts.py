@@ -6,7 +6,7 @@ has no number in our unit, if the interval lies below 0). Otherwise it is *incon
 
 The verdict on the claim is that of its worst line. A claim that is not reproduced is *refuted* only if no line is
 shown, the lines that fail have the authors' settings as well as searched ones and the paper's own measure, and the test
-is of the paper's size. Anything else is *not reproduced at this size*.
+is of the paper's size. Anything else is *not reproduced*, or *not reproduced at this size* if the test is smaller.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NOTICED: dict[Unit, float] = {"share": 0.1, "number": 0.2, "ratio": log(2)}
 Settings = Literal["ours", "authors'", "searched"]
 Found = Literal["shown", "not reproduced", "inconclusive", "not run"]
 Verdict = Literal[
-    "shown", "inconclusive", "not reproduced at this size", "refuted", "not run", "not testable at this size",
-    "not testable here",
+    "shown", "inconclusive", "not reproduced", "not reproduced at this size", "refuted", "not run",
+    "not testable at this size", "not testable here",
 ]  # fmt: skip
 
 
@@ -188,7 +188,9 @@ def verdict(claim: Claim, lines: Sequence[Judgement] | None = None) -> Verdict:
     if failed:
         fair = {"authors'", "searched"} <= {line.settings for line in failed}
         fair = fair and any(line.papers_measure for line in failed) and "shown" not in found
-        return "refuted" if fair and not claim.smaller else "not reproduced at this size"
+        if claim.smaller:
+            return "not reproduced at this size"
+        return "refuted" if fair else "not reproduced"
     undecided = [one for one in judged if one.found == "inconclusive"]
     if undecided and all(one.tested and (one.needed or 0) > MOST_SEEDS for one in undecided):
         return "not testable at this size"
