@@ -205,6 +205,6 @@ def test_the_second_task_of_a_pair_begins_when_the_first_has_succeeded() -> None
             break
     assert info["is_success"]
     assert parts == sorted(parts)
-    assert set(parts) == {0, 1}
+    assert min(parts.count(0), parts.count(1)) > 20
     with pytest.raises(BadInputError, match="each task once"):
         KitchenEnv("light_on+light_on")
