@@ -58,6 +58,7 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     page = write_report(run)
     assert page == run / "report.html"
     text = page.read_text()
+    assert "t-SNE" not in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
     assert len(text) < 8_000_000
@@ -92,6 +93,28 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     assert {"random segments", "short segments", "wrong text", "as recorded"} <= set(comparison.rows[0].inputs)
     assert set(report["space"]) == {"as recorded", "shuffled", "mean taken away"}
     assert all(number["n"] == 8 for numbers in report["space"].values() for number in numbers.values())
+
+
+def test_a_tsne_is_drawn_if_asked_for(run: Path) -> None:
+    text = write_report(run, embedding=True, seed=3).read_text()
+    report = json.loads((run / "report.json").read_text())
+    section = text[text.index("Neighbours in the embedding space") : text.index("Where first frames lie")]
+    assert "A t-SNE of 80 frames of 8 videos" in section
+    assert "Distances in this picture mean little" in section
+    assert section.count('class="line c') == 8
+    assert all(instruction in section for instruction in INSTRUCTIONS)
+    for name, digits in (("jump_ratio", 2), ("bridge_residual", 4)):
+        assert f"<td>{report['space']['as recorded'][name]['value']:.{digits}f}<" in section
+    flat = report["embedding"]
+    assert (flat["seed"], flat["perplexity"]) == (3, pytest.approx(79 / 3))
+    assert [len(video["x"]) == len(video["y"]) == len(video["steps"]) for video in flat["videos"]] == [True] * 8
+
+
+def test_too_few_frames_for_a_tsne_are_refused_before_any_embedding(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoint.evaluation.report.WatchedReward.watch", None)
+    with pytest.raises(BadInputError, match="--embedding: found 8 frame"):
+        write_report(run, embedding=True, max_videos=4, max_frames=2)
+    assert not (run / "report.html").exists()
 
 
 def test_the_page_of_a_calibrated_run_gives_the_errors_of_progress_and_of_labels(run: Path, data: Path) -> None:

@@ -36,6 +36,14 @@ def test_the_last_values_are_marked() -> None:
     assert found == [("c0", "1000.0", "0.0"), ("rest", "500.0", "500.0")]
 
 
+def test_the_first_values_are_marked_with_rings() -> None:
+    lines = [Line([0, 10], [0.0, 1.0], "c0"), Line([5, 10], [0.5, 1.0], "rest")]
+    chart = line_chart(lines, x_label="s", y_label="r", summary="up", y_range=(0, 1), rings=True)
+    for kind in (r"point \w+", "hole"):
+        found = re.findall(rf'class="{kind}" d="M([\d.]+) ([\d.]+)h', chart.html)
+        assert found == [("0.0", "1000.0"), ("500.0", "500.0")]
+
+
 def test_a_missing_value_breaks_the_line() -> None:
     lines = [Line([0, 1, 2, 3], [0.0, 1.0, float("nan"), 1.0], "c0")]
     chart = line_chart(lines, x_label="s", y_label="r", summary="gap")

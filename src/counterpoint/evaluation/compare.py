@@ -10,7 +10,7 @@ frame. The classifier reads the features of a frozen backbone, or else the encod
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,7 @@ def compare_unseen(
     max_videos: int,
     seed: int,
     dialect: str | None = None,
+    check: Callable[[EpisodeStore], None] | None = None,
     **options: Any,
 ) -> Compared:
     """Compare opened rewards on episodes that no reward was trained on.
@@ -127,10 +128,13 @@ def compare_unseen(
         max_videos: Maximum number of videos.
         seed: Random seed.
         dialect: The dialect of HDF5 files; by default as in the runs that were trained on the data set.
+        check: Called with the episodes before anything is embedded; it may refuse them.
         options: Further options of `compare`.
     """
     flat = [config for found in configs.values() for config in found]
     store, about, trained = open_unseen(flat, data, split, most=max_videos, seed=seed, dialect=dialect)
+    if check is not None:
+        check(store)
     trained_views = {tuple(config["data"].get("cameras") or ()) for config in flat if "data" in config}
     if not cameras and len(trained_views) == 1:
         (cameras,) = trained_views

@@ -24,6 +24,16 @@ from counterpoint.evaluation.definitions import METRICS, REWARD
 from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, EmbeddedVideos, measure_space, spread
 from counterpoint.evaluation.held_out import read_config
 from counterpoint.evaluation.statistics import Estimate
+from counterpoint.evaluation.trajectories import (
+    FLAT_VIDEOS_A_TASK,
+    MOST_FRAMES,
+    PERPLEXITY,
+    TASKS,
+    draw_flat,
+    flatten,
+    principal_plane,
+    require_frames,
+)
 from counterpoint.files import write_atomically
 from counterpoint.parameter_types import Computes, File, Name
 from counterpoint.rewards.curves import MEANING, axis_label
@@ -35,7 +45,6 @@ Array = NDArray[np.float64]
 
 FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
 MOST_CHARTS = 6
-TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
 """Number of videos on the page, images per video, and longer side of an image in pixels; in all about three
 megabytes."""
@@ -76,6 +85,7 @@ def write_report(
     seed: int = 0,
     max_videos: int = 200,
     max_frames: int = 128,
+    embedding: bool = False,
     device: Computes = "cpu",
     dialect: Name = None,
 ) -> Path:
@@ -84,7 +94,7 @@ def write_report(
     The run's verdict is printed, and the main numbers are written into the model's card.
 
     Time on two cores: one pass over at most 200 videos, at 2,400 frames per second with the demo's encoder and 72 with
-    EfficientNet-Lite0, and some seconds for intervals. Disk: about three megabytes.
+    EfficientNet-Lite0, and some seconds for intervals and the t-SNE. Disk: about three megabytes.
 
     Args:
         run: The run's folder.
@@ -93,6 +103,7 @@ def write_report(
         seed: Random seed of segments, shuffles and resamples.
         max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
+        embedding: True to add a t-SNE of the frames' embeddings, as in AcTOL's Figure 5.
         device: The device that computes, such as cuda.
         dialect: The dialect of HDF5 files, if the files do not identify it; by default as in training, for the run's
             own data.
@@ -101,7 +112,8 @@ def write_report(
         The page.
 
     Raises:
-        BadInputError: If the run is not finished, or the data cannot be evaluated.
+        BadInputError: If the run is not finished, the data cannot be evaluated, or they have too few frames for the
+            t-SNE.
         MissingExtraError: If the extra `report` is not installed.
     """
     require_extras(NEEDED)
@@ -122,11 +134,13 @@ def write_report(
         max_videos=max_videos,
         dialect=dialect,
         max_frames=max_frames,
+        check=(lambda store: require_frames(store, max_frames)) if embedding else None,
         segments=True,
         readings={f"read as {form}": [EncoderReward(RewardModel(model.encoder, form=form), form)] for form in forms},
     )
     comparison, embedded = compared.comparison, _embedded(reward, compared, max_frames)
     row, space = comparison.rows[0], measure_space(embedded, words=bool(forms), seed=seed)
+    flat = flatten(embedded, seed=seed) if embedding else None
     objective = config.get("objective", "unknown")
     about = {
         "run": reward.name,
@@ -154,7 +168,10 @@ def write_report(
         frames=sum(map(len, embedded.videos)),
         meaning=MEANING,
         players=_players(reward, compared, embedded),
-        trajectories=_trajectories(embedded.side_by_side()),
+        trajectories=principal_plane(embedded),
+        flat=flat,
+        flattened=None if flat is None else draw_flat(flat),
+        flat_rule=(TASKS, FLAT_VIDEOS_A_TASK, MOST_FRAMES, PERPLEXITY),
         training=_training_charts(lines),
         bar=_bar,
         config=json.dumps(config, indent=2),
@@ -162,6 +179,8 @@ def write_report(
     own = json.loads(comparison.to_json())
     numbers = {name: {key: one.as_json() for key, one in some.items()} for name, some in space.items()}
     result = {"verdict": row.verdict, "results": results(row), **own, "space": numbers}
+    if flat is not None:
+        result["embedding"] = flat.as_json()
     write_atomically(run / "report.json", json.dumps(result, indent=2) + "\n")
     write_atomically(run / "report.html", page)
     write_results(run)
@@ -238,45 +257,6 @@ def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mark
         chart = line_chart(plotted, x_label="optimiser steps", y_label=words, summary=summary, dots=True)
         charts.append((words, chart.html))
     return charts
-
-
-def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
-    """Return a plot of videos as lines in the plane of two principal components, and each instruction's colour.
-
-    The plot follows AcTOL's Figure 5, with PCA instead of t-SNE: PCA is linear, has no seed, and cannot invent clusters
-    or cut a path in two. Embeddings are scaled to unit length, as in the cosine. Both axes have the same scale. The
-    plot is `ASPECT` times as wide as high.
-    """
-    units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
-    cloud = np.concatenate(units)
-    centre = cloud.mean(axis=0)
-    _, widths, axes = np.linalg.svd(cloud - centre, full_matrices=False)
-    plane, share = np.zeros((2, cloud.shape[1])), np.zeros(2)
-    plane[: len(axes)] = axes[:2]
-    share[: len(widths)] = widths[:2] ** 2 / max(float((widths**2).sum()), 1e-12)
-    colours = {own: f"c{at}" for at, own in enumerate(list(dict.fromkeys(embedded.own.tolist()))[:TASKS])}
-    lines = []
-    for own, colour in colours.items():
-        for number, at in enumerate(np.flatnonzero(embedded.own == own)[:VIDEOS_A_TASK]):
-            x, y = (plane @ (units[at] - centre).T).tolist()
-            lines.append(Line(x, y, colour, "" if number else embedded.instructions[own]))
-    axes_values = ([line.x for line in lines], [line.y for line in lines])
-    edges = [padded(min(map(min, values)), max(map(max, values))) for values in axes_values]
-    span = max(edges[0][1] - edges[0][0], ASPECT * (edges[1][1] - edges[1][0]))
-    x_range, y_range = (
-        ((low + high - wide) / 2, (low + high + wide) / 2)
-        for (low, high), wide in zip(edges, (span, span / ASPECT), strict=True)
-    )
-    chart = line_chart(
-        lines,
-        x_label=f"first principal direction ({share[0]:.0%} of the variance)",
-        y_label=f"second principal direction ({share[1]:.0%} of the variance)",
-        summary="Held-out videos as lines through the embedding space, coloured by instruction",
-        x_range=x_range,
-        y_range=y_range,
-        dots=True,
-    )
-    return chart.html, {embedded.instructions[own]: colour for own, colour in colours.items()}
 
 
 def _players(reward: WatchedReward, compared: Compared, embedded: EmbeddedVideos) -> list[tuple[str, dict[str, Any]]]:

@@ -69,6 +69,7 @@ def line_chart(
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
     dots: bool = False,
+    rings: bool = False,
 ) -> Chart:
     """Plot lines over common axes.
 
@@ -79,7 +80,8 @@ def line_chart(
         summary: One sentence for a screen reader.
         x_range: Minimum and maximum of x; by default those of the lines.
         y_range: Minimum and maximum of y; by default a range that fits the lines.
-        dots: True to mark the last value of each line.
+        dots: True to mark the last value of each line with a dot.
+        rings: True to mark the first value of each line with a ring.
     """
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in line.y if math.isfinite(y)]
@@ -110,6 +112,7 @@ def line_chart(
         y_ticks=[(down(tick), tick) for tick in nice_ticks(low, high)],
         paths=[(line.kind, path(line)) for line in lines],
         dots=[(line.kind, across(line.x[-1]), down(line.y[-1])) for line in lines if dots],
+        rings=[(line.kind, across(line.x[0]), down(line.y[0])) for line in lines if rings],
         labels=[(line, label, top) for (line, label), top in zip(named, _apart(tops, heights), strict=True)],
     )
     return Chart(Markup(html), (left, right), (low, high))
