@@ -364,7 +364,9 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
         print(f"Preset {known.preset} of {name}: about {cost(name, known.preset)} in all")
         if known.keep:
             verdicts, claims = import_module("studies.verdicts"), import_module("studies.claims")  # they import this
-            print("\n".join(verdicts.plan(claims.CLAIMS, known.keep)) or "No stored result of a claim to plan seeds from")
+            print(
+                "\n".join(verdicts.plan(claims.CLAIMS, known.keep)) or "No stored result of a claim to plan seeds from"
+            )
         with on_ray(known.ray, getattr(config, "processes", 1)) if known.ray else nullcontext():
             run(config, known.out)
     if known.keep:

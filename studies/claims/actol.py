@@ -51,12 +51,11 @@ CLAIMS = (
                 "from CLIP's heads: -T's fall minus AcTOL's",
                 "rewards_padding",
                 partial(padding_costs_less, suffix, "margin"),
-                partial(learned, "padding", *(f"{row}{suffix}{end}" for row in (_OURS, _OTHER) for end in _ENDS)),
+                partial(learned, "padding", *(f"{row}{suffix}" for row in (_OURS, _OTHER))),
                 None,
                 "number",
                 settings,
             )
-            for _ENDS in [("", ", padded 0.6")]
             for suffix, settings in _BOTH
         ),
         HEADS,

@@ -269,9 +269,6 @@ TABLES |= {
     "kitchen words": partial(words, "kitchen"),
     "kitchen bound": partial(bound, "kitchen"),
     "kitchen pairs": partial(two_actions, "kitchen"),
-    "arm": partial(progress, "arm"),
-    "arm differences": partial(compared, "arm", AGAINST_T | FROM_CLIP),
-    "arm bound": partial(bound, "arm"),
     "segments": partial(progress, "segments"),
     "segments differences": partial(compared, "segments", SEGMENTS),
     "padding": partial(progress, "padding"),
@@ -280,5 +277,4 @@ TABLES |= {
     "noise differences": partial(compared, "noise", AGAINST_NO_BRIDGE),
     "videos": videos,
     "search kitchen": lambda: search_table(kept("tune_kitchen", search)),
-    "search bridge": lambda: search_table(kept("tune_bridge", search)),
 }
