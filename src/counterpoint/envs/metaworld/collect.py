@@ -67,8 +67,8 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
     known, resolve = (SHARED_CAMERAS, resolve_shared) if shared else (CAMERAS, resolve_tasks)
     cameras = choose_cameras([known[0] if name == "default" else name for name in config.cameras], (), known)
     after = -(-BACK // config.stride) if shared else 5
-    update = {"tasks": resolve(config.tasks), "cameras": cameras}
-    update |= {"after_success": after} if config.after_success is None else {}
+    after = after if config.after_success is None else config.after_success
+    update = {"tasks": resolve(config.tasks), "cameras": cameras, "after_success": after}
     return collect(_MetaWorldCollection(config.model_copy(update=update)))
 
 
