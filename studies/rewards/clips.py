@@ -1,4 +1,4 @@
-"""Training clips with defects of real data (foreign ends, broken frames, other words), and other kinds of segments.
+"""Training clips with defects of real data (foreign ends, other words), and other kinds of segments.
 
 All changes are made to a frozen backbone's features. Their randomness depends only on the episode's number, so that
 every row and seed sees the same changed clips.
@@ -30,14 +30,10 @@ class Changes(FrozenConfig):
     Attributes:
         padding: Number of appended frames, as a share of the clip's frames; they come from the next episode with
             another instruction.
-        dropped: Share of frames that are missing, without a gap in the frame numbers.
-        frozen: Share of frames that repeat the previous frame.
         reworded: Share of episodes whose instruction lacks its articles.
     """
 
     padding: float = Field(0.0, ge=0)
-    dropped: float = Field(0.0, ge=0, lt=1)
-    frozen: float = Field(0.0, ge=0, lt=1)
     reworded: float = Field(0.0, ge=0, le=1)
 
 
@@ -73,9 +69,8 @@ def changed(store: EpisodeStore, changes: Changes) -> EpisodeStore:
     texts = [info.instruction for info in store.episodes]
     found = []
     for episode, features in enumerate(own):
-        broken = features[_broken(len(features), episode, changes)]
         count, after = round(changes.padding * len(features)), _next(texts, episode)
-        found.append(np.concatenate([broken, own[after][:count]]))
+        found.append(np.concatenate([features, own[after][:count]]))
     plain = REWORDINGS["order and form"]["no articles"]
     words = [
         plain(text) if sample_rng(0, episode, "reworded").random() < changes.reworded else text
@@ -86,18 +81,6 @@ def changed(store: EpisodeStore, changes: Changes) -> EpisodeStore:
         for info, features, text in zip(store.episodes, found, words, strict=True)
     ]
     return FeatureStore(infos, found, store.cameras)
-
-
-def _broken(length: int, episode: int, changes: Changes) -> Integers:
-    """Return the recorded step that each frame shows: some steps are missing, some repeat the previous step."""
-    steps = np.arange(length)
-    missing = sample_rng(0, episode, "dropped").random(length) < changes.dropped
-    missing[[0, -1]] = False
-    steps = steps[~missing]
-    stuck = sample_rng(0, episode, "frozen").random(len(steps)) < changes.frozen
-    stuck[0] = False
-    shown: Integers = np.maximum.accumulate(np.where(stuck, 0, np.arange(len(steps))))
-    return steps[shown]
 
 
 def _next(texts: list[str], episode: int) -> int:

@@ -42,13 +42,11 @@ class Videos(FrozenConfig):
         data: The data set; by default the study's.
         split: The split of the data set; all episodes by default.
         camera: The camera; the first by default.
-        clips: Changes to the clips.
     """
 
     data: str = ""
     split: str | None = None
     camera: str | None = None
-    clips: Changes = Changes()
 
 
 class RewardsConfig(FrozenConfig):

@@ -410,4 +410,4 @@ def _read(videos: Videos, encoder: EncoderConfig, size: int) -> EpisodeStore:
         store = OneCameraStore(store, videos.camera)
     if not encoder.freeze_image:
         return cached(store, size=size)
-    return changed(features_of(DualEncoder(encoder), store), videos.clips)
+    return features_of(DualEncoder(encoder), store)

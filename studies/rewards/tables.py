@@ -38,15 +38,6 @@ PROGRESS = {
     "VOC": ("{}: matched", "voc"),
     "VOC, wrong": ("{}: identification", "voc_wrong"),
 }
-SMOOTH = {
-    "VOC": ("own videos: matched", "voc"),
-    "VOC, broken videos": ("noisy: matched", "voc"),
-    "right instruction first": ("own videos: identification", "accuracy"),
-    "curve length / range": ("own videos: matched", "variation"),
-    "curve length / range, broken videos": ("noisy: matched", "variation"),
-    "jump ratio": ("smoothness", "jump_ratio"),
-    "bridge residual": ("smoothness", "bridge"),
-}
 Pairs = Mapping[str, tuple[str, str]]
 """For each comparison, a row and the row that is subtracted."""
 
@@ -153,12 +144,6 @@ def progress(name: str) -> str:
     return markdown(["method", *PROGRESS, "training: right instruction first", "training: VOC"], lines)
 
 
-def smooth(name: str) -> str:
-    """Return smoothness and progress."""
-    lines = [[row, *(_cell(groups, *place) for place in SMOOTH.values())] for row, groups in _rows(name).items()]
-    return markdown(["row", *SMOOTH], lines)
-
-
 def by_task(name: str, row: str, key: str) -> Differences:
     """Return a number of each seed and task; `margin` is the VOC under right minus the VOC under wrong instructions."""
     if key == "margin":
@@ -233,9 +218,6 @@ FROM_CLIP = {
     )
     for end in ("", ", authors")
 }
-WEIGHTS = tuple(f"log variance, {weight}" for weight in ("0.1", "1", "10", "100"))
-BRIDGES = (*WEIGHTS, "variance, 1", "variance as trained, 1", "log variance as trained, 1")
-AGAINST_NO_BRIDGE = {f"{row} minus no bridge": (row, "no bridge") for row in BRIDGES}
 SEGMENTS = {
     f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps",)), ("decisionnce_p", ()))
@@ -273,8 +255,6 @@ TABLES |= {
     "segments differences": partial(compared, "segments", SEGMENTS),
     "padding": partial(progress, "padding"),
     "padding cost": partial(padded, "padding"),
-    "noise": partial(smooth, "noise"),
-    "noise differences": partial(compared, "noise", AGAINST_NO_BRIDGE),
     "videos": videos,
     "search kitchen": lambda: search_table(kept("tune_kitchen", search)),
 }
