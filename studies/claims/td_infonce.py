@@ -132,6 +132,21 @@ def both_reach() -> Gate:
     return Gate(f"on clean observations TD {td:.2f}, QRL {qrl:.2f} (at least .9)", min(td, qrl) >= 0.9)
 
 
+def interpolated(key: str) -> Differences:
+    """Return a number of a trained encoder's interpolants minus the mean over untrained encoders, pair by pair."""
+    rows = kept("interpolation")["rows"]
+    each = {row["encoder"]: [pair[key] for pair in row["methods"]["parametric"]["pairs"]] for row in rows}
+    untrained = np.mean([values for name, values in each.items() if name != "trained"], axis=0)
+    return np.array([np.subtract(each["trained"], untrained)])
+
+
+def shows_the_way() -> Gate:
+    """Return a gate: interpolants of untrained encoders leave the way, so that staying on it says something."""
+    rows = [row for row in kept("interpolation")["rows"] if row["encoder"] != "trained"]
+    own = float(np.mean([pair["on_path"] for row in rows for pair in row["methods"]["parametric"]["pairs"]]))
+    return Gate(f"untrained encoders are on the way at {own:.2f} of the steps (below .9)", own < 0.9)
+
+
 _ACTORS = {
     "both with TD InfoNCE's actor and critic": ("TD, its own actor", "MC, TD's actor"),
     "both with contrastive RL's": ("TD, MC's actor", "MC, its own actor"),
@@ -274,6 +289,21 @@ CLAIMS = (
     ),
     Claim(
         "T10",
+        "TD InfoNCE",
+        "interpolated representations visit the states on the way (App. E.4, Fig. 13)",
+        (
+            Line(
+                "share of the way's cells that interpolants visit, trained minus untrained, "
+                "[a point maze](goal_reaching.md#interpolation-of-representations)",
+                "interpolation",
+                partial(interpolated, "covered"),
+                shows_the_way,
+            ),
+        ),
+        "one agent in a point maze here",
+    ),
+    Claim(
+        "T11",
         "TD InfoNCE",
         "is the only method that solves image-based pick and place and slide (Fig. 6)",
         reason="days of a graphics card for each agent",

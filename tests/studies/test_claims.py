@@ -108,6 +108,10 @@ def test_the_gates_of_agents_fail_for_agents_that_arrive_nowhere(monkeypatch: py
     assert not any(gate.passed for gate in gates)
 
 
+def test_the_gate_of_interpolation_fails_where_every_encoder_stays_on_the_way() -> None:
+    assert not td_infonce.shows_the_way().passed
+
+
 def test_padding_is_compared_with_the_change_of_the_other_method() -> None:
     from studies.claims.actol import padding_costs_less
 
