@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
@@ -29,13 +29,19 @@ CONTROL_HZ = 20.0
 ROBOTS = ("Panda", "Kinova3", "IIWA")
 """The ICon paper's robots; as in robosuite, Kinova3 has a Robotiq 85 gripper and IIWA has a Robotiq 140 gripper."""
 
+Scene = Literal["own", "shared"]
+
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task's instruction in words, and its number of steps per episode."""
+    """A task's instruction in words, its number of steps per episode, and its scene.
+
+    The scene is `own`, or `shared` for the tasks of `counterpoint.envs.robosuite.shared`.
+    """
 
     instruction: str
     horizon: int
+    scene: Scene = "own"
 
 
 TASKS = {
@@ -44,6 +50,12 @@ TASKS = {
     "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
     "CloseDrawer": RobosuiteSpec("close the drawer", 200),
     "OpenBox": RobosuiteSpec("open the box", 200),
+    "SharedLift": RobosuiteSpec("lift the red cube", 200, "shared"),
+    "SharedStack": RobosuiteSpec("stack the red cube on the green cube", 300, "shared"),
+    "SharedCloseDrawer": RobosuiteSpec("close the drawer", 200, "shared"),
+    "SharedOpenDrawer": RobosuiteSpec("open the drawer", 200, "shared"),
+    "SharedOpenBox": RobosuiteSpec("open the box", 200, "shared"),
+    "SharedCloseBox": RobosuiteSpec("close the box", 200, "shared"),
 }
 """Name of a task -> the task; numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025)."""
 
@@ -210,7 +222,7 @@ def _make(task: str, robot: str) -> Any:
         import robosuite
         from robosuite.controllers import load_composite_controller_config
 
-        import counterpoint.envs.robosuite.tasks  # noqa: F401 (registers our tasks)
+        import counterpoint.envs.robosuite.shared  # noqa: F401 (registers our tasks)
 
         with seeded_numpy(0):  # robosuite samples sizes of objects when it creates them
             return robosuite.make(
