@@ -1,4 +1,4 @@
-"""robosuite's tasks, and two tasks of this library, as `CameraEnv`s with robot masks and scripted experts.
+"""robosuite's tasks, and tasks of this library, as `CameraEnv`s with robot masks and scripted experts.
 
 Models, controllers (OSC_POSE at 20 Hz, each robot's default configuration), sparse reward and success are robosuite's.
 Differences are for speed, and so that a seed determines everything. Images come from `FastRenderer`. A reset moves the
@@ -30,14 +30,12 @@ ROBOTS = ("Panda", "Kinova3", "IIWA")
 """The ICon paper's robots; as in robosuite, Kinova3 has a Robotiq 85 gripper and IIWA has a Robotiq 140 gripper."""
 
 Scene = Literal["own", "shared"]
+"""Whose objects a task has: its own, or those of `counterpoint.envs.robosuite.shared`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task's instruction in words, its number of steps per episode, and its scene.
-
-    The scene is `own`, or `shared` for the tasks of `counterpoint.envs.robosuite.shared`.
-    """
+    """A task's instruction in words, its number of steps per episode, and its scene."""
 
     instruction: str
     horizon: int
@@ -57,7 +55,11 @@ TASKS = {
     "SharedOpenBox": RobosuiteSpec("open the box", 200, "shared"),
     "SharedCloseBox": RobosuiteSpec("close the box", 200, "shared"),
 }
-"""Name of a task -> the task; numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025)."""
+"""Name of a task -> the task.
+
+Numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025), also for the tasks of the shared scene that
+are not in it.
+"""
 
 
 def robosuite_name(task: str, robot: str = "Panda") -> str:
@@ -104,7 +106,7 @@ class RobosuiteEnv(MujocoEnv):
 
     The environment state is robosuite's `object-state`, which a real robot cannot read: poses of the objects and
     vectors from the hand. It has 10 numbers in Lift (the cube's position and quaternion, and the vector from hand to
-    cube), 23 in Stack and 14 in Door.
+    cube), 23 in Stack and 14 in Door. In the shared scene, it has 30 numbers for all tasks; see `SharedTask.poses`.
 
     After an error of the simulator, the next `reset` rebuilds the simulator.
 

@@ -412,12 +412,12 @@ class _CloseBox(_Expert):
     def act(self) -> Array:
         hand, bar = self.hand.position, self.env.bar
         point, axis = self.env.hinge
-        back = np.cross(UP, axis)  # the direction in which the open lid leans
+        back = np.cross(axis, UP)  # the direction in which the open lid leans
         away = hand - bar
         behind, along, up = away @ back, away @ axis, away[2]
         place = bar + self.behind * back
         if self.env.joint < self.falls:
-            move = UP
+            move = UP * (up < self.above[2])
         elif 0 < behind < self.behind + self.aside and abs(along) < 2 * self.aside and abs(up) < 2 * self.level:
             goal = point + _rotation(axis, -self.lead).apply(bar - point) + self.thick * back
             move = ((goal - hand) / self.slow).clip(-self.led, self.led)

@@ -9,7 +9,7 @@ this module imports robosuite and registers the tasks in robosuite.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ TABLE_TOP = np.array((0.0, 0.0, 0.8))
 # the table and the robot completely.
 _CAMERA = {"pos": (0.6, 0.0, 1.6), "quat": (0.653, 0.271, 0.271, 0.653)}
 Bounds = tuple[float, float]
+Kind = TypeVar("Kind", bound=type)
 
 
 def articulated(asset: str) -> Any:
@@ -42,6 +43,13 @@ def articulated(asset: str) -> Any:
     return MujocoXMLObject(str(_ASSETS / asset), name=asset.removesuffix(".xml").title(), joints=None)
 
 
+def base_class(kind: Kind) -> Kind:
+    """Decorate a class that is not a task by itself: robosuite registers every subclass by its name."""
+    del REGISTERED_ENVS[kind.__name__]
+    return kind
+
+
+@base_class
 class TableTask(ManipulationEnv):  # type: ignore[misc]
     """A task with a binary reward and one articulated object on the table.
 
@@ -132,10 +140,6 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
         body = self.sim.model.body_name2id(thing.root_body)
         self.sim.model.body_pos[body] = TABLE_TOP + np.array((x, y, -thing.bottom_offset[2]))
         self.sim.model.body_quat[body] = (np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
-
-
-# robosuite registers every subclass by its name, but this one is not a task.
-del REGISTERED_ENVS[TableTask.__name__]
 
 
 class OpenBox(TableTask):
