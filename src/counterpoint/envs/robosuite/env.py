@@ -57,8 +57,8 @@ TASKS = {
 }
 """Name of a task -> the task.
 
-Numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025), also for the tasks of the shared scene that
-are not in it.
+Numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025); `SharedOpenDrawer` and `SharedCloseBox`,
+which are not in it, have as many as their opposites.
 """
 
 

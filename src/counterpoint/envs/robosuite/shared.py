@@ -162,7 +162,6 @@ class SharedCloseDrawer(SharedTask, CloseDrawer):
 
     own = "drawer.xml"
     begins_open = True
-    observed = SharedTask.observed
 
 
 class SharedOpenDrawer(SharedCloseDrawer):
@@ -179,7 +178,6 @@ class SharedOpenBox(SharedTask, OpenBox):
     """The task is to open the lid by 60 degrees, by its bar."""
 
     own = "box.xml"
-    observed = SharedTask.observed
 
 
 class SharedCloseBox(SharedOpenBox):
