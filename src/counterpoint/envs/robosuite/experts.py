@@ -402,30 +402,31 @@ class _CloseBox(_Expert):
     """An expert without memory that comes down behind the open lid with closed fingers and pushes its bar shut."""
 
     slow = 0.025  # distance from the target, in metres, below which the hand slows down
-    above = 0.10 * UP  # height of the approach above the bar, in metres, so that the hand clears the lid
-    behind = 0.05  # distance behind the bar at which the hand comes down, in metres
+    above = 0.10 * UP  # height of the approach above the target, in metres, so that the hand clears the lid
+    lower = 0.01 * UP  # height of the target below the bar, in metres, so that the fingers do not slip over the bar
+    behind, thick = 0.05, 0.015  # distances from the bar, in metres, at which the hand comes down, and while it pushes
     aside, level = 0.02, 0.015  # tolerances in metres: along and behind the bar for coming down, vertical for pushing
     lead, led = 0.35, 0.5  # radians by which the target leads the bar; share of the top speed
-    thick = 0.015  # distance of the hand from the bar while it pushes, in metres
     falls = 0.8  # angle of the lid, in radians, from which it falls shut
 
     def act(self) -> Array:
         hand, bar = self.hand.position, self.env.bar
         point, axis = self.env.hinge
         back = np.cross(axis, UP)  # the direction in which the open lid leans
-        away = hand - bar
-        behind, along, up = away @ back, away @ axis, away[2]
-        place = bar + self.behind * back
+        away = hand - bar + self.lower
+        behind, along, up = away @ back, abs(away @ axis), away[2]
+        place = bar - self.lower + self.behind * back
+        level = self.level * (2.0 if behind < 2 * self.thick else 1.0)  # the hand lags while the bar sinks
         if self.env.joint < self.falls:
             move = UP * (up < self.above[2])
-        elif 0 < behind < self.behind + self.aside and abs(along) < 2 * self.aside and abs(up) < 2 * self.level:
-            goal = point + _rotation(axis, -self.lead).apply(bar - point) + self.thick * back
+        elif 0 < behind < self.behind + self.aside and along < 2 * self.aside and abs(up) < level:
+            goal = point + _rotation(axis, -self.lead).apply(bar - point) - self.lower + self.thick * back
             move = ((goal - hand) / self.slow).clip(-self.led, self.led)
-        elif abs(along) < self.aside and abs(behind - self.behind) < self.aside:
+        elif along < self.aside and abs(behind - self.behind) < self.aside:
             move = (place - hand) / self.slow
         elif up > self.above[2] / 2:
             move = (place + self.above - hand) / self.slow
-        else:
+        else:  # on a straight way behind the lid, the hand might touch it
             move = UP
         return self.hand.along(move, axis, CLOSE)
 
