@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,9 @@ from counterpoint.data.resize import resize
 from counterpoint.data.store import Cameras
 from counterpoint.envs.rendering import FastRenderer, render_settings
 from counterpoint.errors import BadInputError, require, require_known
+
+Scene = Literal["own", "shared"]
+"""`own` gives each task its suite's scene; `shared` puts all tasks into one scene, which leaves open which follows."""
 
 
 class Options(TypedDict, total=False):

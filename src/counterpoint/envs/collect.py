@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tyro
@@ -44,8 +44,6 @@ _RAISES = 5  # a collection ends after this number of consecutive scenes with si
 _JOBS_A_WORKER = 8  # jobs per worker, so that workers wait at most an eighth of their time for the last job
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
-Scene = Literal["own", "shared"]
-"""`own` gives each task its suite's scene; `shared` records all tasks in one scene, which leaves open which follows."""
 
 
 class CollectConfig(FrozenConfig):

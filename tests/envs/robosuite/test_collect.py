@@ -19,6 +19,7 @@ from counterpoint.envs.collect import episode_seed, summary
 from counterpoint.envs.recording import NoisyExpert, record
 from counterpoint.envs.robosuite import collect
 from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, checked, collect_robosuite
+from counterpoint.envs.robosuite.env import TASKS
 from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset, split_names
 from tests.envs.killed import UNFINISHED, kill
@@ -206,6 +207,11 @@ def test_a_task_that_is_never_solved_is_an_error(
         ({"masks": ("all", "agentview")}, "'all'"),
         ({"format": "robomimic"}, r"ends in \.hdf5"),
         ({"format": "robomimic", "tasks": ("Lift", "Stack")}, "one environment"),
+        (
+            {"scene": "shared", "tasks": ("Door",)},
+            r"'Door' in the scene shared; expected one of SharedLift, .*CloseBox",
+        ),
+        ({"tasks": ("SharedLift",)}, r"'SharedLift' in the scene own; expected one of Lift, Door"),
     ],
 )
 def test_bad_configurations(made: type[MadeTask], tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -217,6 +223,19 @@ def test_bad_configurations(made: type[MadeTask], tmp_path: Path, changes: dict[
 def test_a_robot_may_be_told_with_the_task() -> None:
     told = checked(config(Path("set"), tasks=("Lift-IIWA", "Door"), robot="IIWA"))
     assert told == checked(config(Path("set"), tasks=("Lift", "Door"), robot="IIWA"))
+
+
+def test_the_scene_chooses_the_tasks(made: type[MadeTask], tmp_path: Path) -> None:
+    assert checked(config(Path("set"))).tasks == ("Lift",)
+    tasks = checked(config(Path("set"), scene="shared")).tasks
+    assert tasks == tuple(name for name, spec in TASKS.items() if spec.scene == "shared")
+    some = checked(config(Path("set"), scene="shared", tasks=("SharedStack-IIWA",), robot="IIWA"))
+    assert some.tasks == ("SharedStack",)
+    out = collect_robosuite(config(tmp_path / "set", scene="shared", episodes=1, val_episodes=0))
+    instructions = {episode.instruction for episode in open_dataset(out).episodes}
+    assert instructions == {TASKS[task].instruction for task in tasks}
+    assert told(out)["episodes"]["task"] == list(tasks)
+    assert "scene" not in told(out)["collect"]["config"]  # so that data sets recorded without it are the same
 
 
 @pytest.mark.parametrize(

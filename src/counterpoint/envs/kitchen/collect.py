@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from counterpoint.envs.base import CameraEnv, choose_cameras
-from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Scene, collect
+from counterpoint.envs.base import CameraEnv, Scene, choose_cameras
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
 from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, TASKS, KitchenEnv, resolve_kitchen
 from counterpoint.errors import require
 

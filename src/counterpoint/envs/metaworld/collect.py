@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from counterpoint.envs.base import CameraEnv, Options, choose_cameras
-from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Scene, collect
+from counterpoint.envs.base import CameraEnv, Options, Scene, choose_cameras
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, INSTRUCTIONS, MetaWorldEnv, resolve_tasks
 from counterpoint.envs.metaworld.shared import BACK, SHARED_CAMERAS, SharedSceneEnv, resolve_shared
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from counterpoint.envs.base import CameraEnv
+from counterpoint.envs.base import CameraEnv, Scene
 from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Slot, collect
 from counterpoint.envs.recording import Staging
 from counterpoint.envs.robosuite.env import CAMERAS, CONTROL_HZ, TASKS, RobosuiteEnv, resolve_robosuite
-from counterpoint.errors import require
+from counterpoint.errors import require, require_known
 from counterpoint.formats.hdf5.writer import RobomimicWriter
 
 Part = Literal["arm", "gripper", "mount"]
@@ -22,7 +22,9 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
 
     Attributes:
         out: The data set: a folder for the format `lerobot`, a file that ends in .hdf5 for `robomimic`.
-        tasks: Names of robosuite's tasks that have an expert.
+        scene: In `own`, each task has its own objects. In `shared`, all tasks have the same objects, so that the first
+            frame says little about the task.
+        tasks: Names of the scene's tasks; by default `Lift`, or all tasks of the shared scene.
         robot: The robot of all tasks.
         cameras: Names of cameras; `none` records only states.
         masks: Names of cameras for which robot masks are recorded, `all` for all cameras, or `none`.
@@ -30,7 +32,8 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
         format: LeRobot v3 (images as video) or robomimic's HDF5 (lossless images); masks are exact in both.
     """
 
-    tasks: Names = Field(default=("Lift",), min_length=1)
+    scene: Scene = "own"
+    tasks: Names = ()
     robot: Literal["Panda", "Kinova3", "IIWA"] = "Panda"
     episodes: int = Field(default=50, ge=0)
     size: int = Field(default=256, ge=16)
@@ -46,14 +49,19 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
     Raises:
         BadInputError: If a name is unknown or repeated, or `out` does not suit the format.
     """
-    tasks = tuple(resolve_robosuite(task, config.robot)[0] for task in config.tasks)
+    known = [task for task, spec in TASKS.items() if spec.scene == config.scene]
+    for task in config.tasks:
+        found, hint = f"{task!r} in the scene {config.scene}", "choose from these, or choose another --scene"
+        require_known(task.partition("-")[0], known, "tasks", found, hint=hint)
+    given = config.tasks or (known if config.scene == "shared" else known[:1])
+    tasks = tuple(resolve_robosuite(task, config.robot)[0] for task in given)
     cameras = () if config.cameras == ("none",) else config.cameras
     masks = {"all": cameras, "none": ()}.get(" ".join(config.masks), config.masks)
     other = ", ".join(repr(camera) for camera in masks if camera not in cameras)
     some = f"all, none, or some of {', '.join(cameras)}"
     require(not other, "masks", other, some, "name cameras that are recorded")
-    given = {"tasks": tasks, "cameras": cameras, "masks": masks, "mask_parts": config.mask_parts}
-    for key, names in given.items():
+    lists = {"tasks": tasks, "cameras": cameras, "masks": masks, "mask_parts": config.mask_parts}
+    for key, names in lists.items():
         require(len(set(names)) == len(names), key, ", ".join(names), "each name once", "leave the second out")
     file = config.format == "robomimic"
     one = "one: a file of robomimic is of one environment"
@@ -109,9 +117,10 @@ class _RobosuiteCollection(ExpertCollection):
         return TASKS[task].instruction
 
     def identity(self) -> dict[str, Any]:
-        env = self.env
+        env, identity = self.env, super().identity()
+        del identity["config"]["scene"]  # the tasks' names tell it, and earlier data sets have none
         controller = {"control_freq": CONTROL_HZ, **env.controller}
-        return {**super().identity(), "controller": controller, "rendering": env.describe_rendering()}
+        return {**identity, "controller": controller, "rendering": env.describe_rendering()}
 
     def make(self, task: str) -> CameraEnv:
         config = self.config

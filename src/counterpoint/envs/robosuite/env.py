@@ -1,4 +1,4 @@
-"""robosuite's tasks, and two tasks of this library, as `CameraEnv`s with robot masks and scripted experts.
+"""robosuite's tasks, and tasks of this library, as `CameraEnv`s with robot masks and scripted experts.
 
 Models, controllers (OSC_POSE at 20 Hz, each robot's default configuration), sparse reward and success are robosuite's.
 Differences are for speed, and so that a seed determines everything. Images come from `FastRenderer`. A reset moves the
@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.base import MujocoEnv, Options, seeded_numpy
+from counterpoint.envs.base import MujocoEnv, Options, Scene, seeded_numpy
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.envs.robosuite.experts import EXPERTS
 from counterpoint.errors import MissingExtraError, require, require_known
@@ -32,10 +32,11 @@ ROBOTS = ("Panda", "Kinova3", "IIWA")
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task's instruction in words, and its number of steps per episode."""
+    """A task's instruction in words, its number of steps per episode, and its scene."""
 
     instruction: str
     horizon: int
+    scene: Scene = "own"
 
 
 TASKS = {
@@ -44,8 +45,18 @@ TASKS = {
     "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
     "CloseDrawer": RobosuiteSpec("close the drawer", 200),
     "OpenBox": RobosuiteSpec("open the box", 200),
+    "SharedLift": RobosuiteSpec("lift the red cube", 200, "shared"),
+    "SharedStack": RobosuiteSpec("stack the red cube on the green cube", 300, "shared"),
+    "SharedCloseDrawer": RobosuiteSpec("close the drawer", 200, "shared"),
+    "SharedOpenDrawer": RobosuiteSpec("open the drawer", 200, "shared"),
+    "SharedOpenBox": RobosuiteSpec("open the box", 200, "shared"),
+    "SharedCloseBox": RobosuiteSpec("close the box", 200, "shared"),
 }
-"""Name of a task -> the task; numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025)."""
+"""Name of a task -> the task.
+
+Numbers of steps are those of the ICon paper's Table 4 (Wang et al. 2025); `SharedOpenDrawer` and `SharedCloseBox`,
+which are not in it, have as many as their opposites.
+"""
 
 
 def robosuite_name(task: str, robot: str = "Panda") -> str:
@@ -92,7 +103,7 @@ class RobosuiteEnv(MujocoEnv):
 
     The environment state is robosuite's `object-state`, which a real robot cannot read: poses of the objects and
     vectors from the hand. It has 10 numbers in Lift (the cube's position and quaternion, and the vector from hand to
-    cube), 23 in Stack and 14 in Door.
+    cube), 23 in Stack and 14 in Door. In the shared scene, it has 30 numbers for all tasks; see `SharedTask.poses`.
 
     After an error of the simulator, the next `reset` rebuilds the simulator.
 
@@ -210,7 +221,7 @@ def _make(task: str, robot: str) -> Any:
         import robosuite
         from robosuite.controllers import load_composite_controller_config
 
-        import counterpoint.envs.robosuite.tasks  # noqa: F401 (registers our tasks)
+        import counterpoint.envs.robosuite.shared  # noqa: F401 (registers our tasks)
 
         with seeded_numpy(0):  # robosuite samples sizes of objects when it creates them
             return robosuite.make(

@@ -370,11 +370,78 @@ class _CloseDrawer(_Expert):
         return self.hand.along(move, outward, CLOSE)
 
 
+class _OpenDrawer(_Expert):
+    """An expert without memory that puts closed fingers between handle and drawer, from above, and pulls."""
+
+    slow = 0.025  # distance from the target, in metres, below which the hand slows down
+    above = 0.10 * UP  # height of the approach above the handle, in metres, so that the fingers clear the cabinet
+    behind = 0.0215  # distance of the hand from the handle's outer face, in metres, in the middle of the gap
+    higher = 0.004 * UP  # height of the hand above the handle's middle, so that the hand clears the cabinet
+    fits, aside, skew = 0.003, 0.02, 0.06  # metres along and across the pull, and radians, that allow the descent
+    level = 0.010  # vertical distance from the target, in metres, within which the fingers hook the handle
+    pull, wide = 0.5, 0.11  # share of the top speed; opening in metres at which the hand stops
+
+    def act(self) -> Array:
+        outward, hand = self.env.outward, self.hand.position
+        sideways = np.cross(outward, UP)
+        target = self.env.handle - self.behind * outward + self.higher
+        away = hand - target
+        out, aside, up = away @ outward, abs(away @ sideways), away[2]
+        if abs(up) < self.level and abs(out) < self.behind and aside < 2 * self.aside:
+            move = -(away - out * outward) / self.slow + self.pull * outward * (self.env.joint < self.wide)
+        elif abs(out) < self.fits and aside < self.aside and abs(self.hand.askew(sideways)) < self.skew:
+            move = -away / self.slow
+        elif up > self.above[2] / 2:
+            move = (self.above - away) / self.slow
+        else:  # on a straight way to the handle, the hand might touch the cabinet
+            move = UP
+        return self.hand.along(move, sideways, CLOSE)
+
+
+class _CloseBox(_Expert):
+    """An expert without memory that comes down behind the open lid with closed fingers and pushes its bar shut."""
+
+    slow = 0.025  # distance from the target, in metres, below which the hand slows down
+    above = 0.10 * UP  # height of the approach above the target, in metres, so that the hand clears the lid
+    lower = 0.01 * UP  # height of the target below the bar, in metres, so that the fingers do not slip over the bar
+    behind, thick = 0.05, 0.015  # distances from the bar, in metres, at which the hand comes down, and while it pushes
+    aside, level = 0.02, 0.015  # tolerances in metres: along and behind the bar for coming down, vertical for pushing
+    lead, led = 0.35, 0.5  # radians by which the target leads the bar; share of the top speed
+    falls = 0.8  # angle of the lid, in radians, from which it falls shut
+
+    def act(self) -> Array:
+        hand, bar = self.hand.position, self.env.bar
+        point, axis = self.env.hinge
+        back = np.cross(axis, UP)  # the direction in which the open lid leans
+        away = hand - bar + self.lower
+        behind, along, up = away @ back, abs(away @ axis), away[2]
+        place = bar - self.lower + self.behind * back
+        level = self.level * (2.0 if behind < 2 * self.thick else 1.0)  # the hand lags while the bar sinks
+        if self.env.joint < self.falls:
+            move = UP * (up < self.above[2])
+        elif 0 < behind < self.behind + self.aside and along < 2 * self.aside and abs(up) < level:
+            goal = point + _rotation(axis, -self.lead).apply(bar - point) - self.lower + self.thick * back
+            move = ((goal - hand) / self.slow).clip(-self.led, self.led)
+        elif along < self.aside and abs(behind - self.behind) < self.aside:
+            move = (place - hand) / self.slow
+        elif up > self.above[2] / 2:
+            move = (place + self.above - hand) / self.slow
+        else:  # on a straight way behind the lid, the hand might touch it
+            move = UP
+        return self.hand.along(move, axis, CLOSE)
+
+
 EXPERTS: dict[str, type[_Expert]] = {
     "Lift": _Lift,
     "Door": _Door,
     "Stack": _Stack,
     "CloseDrawer": _CloseDrawer,
     "OpenBox": _OpenBox,
+    "SharedLift": _Lift,
+    "SharedStack": _Stack,
+    "SharedCloseDrawer": _CloseDrawer,
+    "SharedOpenDrawer": _OpenDrawer,
+    "SharedOpenBox": _OpenBox,
+    "SharedCloseBox": _CloseBox,
 }
 """Name of a task -> class of its expert."""

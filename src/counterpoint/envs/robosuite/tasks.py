@@ -9,7 +9,7 @@ this module imports robosuite and registers the tasks in robosuite.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -30,13 +30,26 @@ except ModuleNotFoundError as error:
 
 _ASSETS = Path(__file__).with_name("assets")
 _TABLE_SIZE = (0.8, 0.8, 0.05)
-_TABLE_TOP = np.array((0.0, 0.0, 0.8))
+TABLE_TOP = np.array((0.0, 0.0, 0.8))
 # Like robosuite's `agentview`, the camera looks across the table at the robot, but from farther away, so that it shows
 # the table and the robot completely.
 _CAMERA = {"pos": (0.6, 0.0, 1.6), "quat": (0.653, 0.271, 0.271, 0.653)}
 Bounds = tuple[float, float]
+Kind = TypeVar("Kind", bound=type)
 
 
+def articulated(asset: str) -> Any:
+    """Return robosuite's model of an articulated object, from the name of its file in `assets/`."""
+    return MujocoXMLObject(str(_ASSETS / asset), name=asset.removesuffix(".xml").title(), joints=None)
+
+
+def base_class(kind: Kind) -> Kind:
+    """Decorate a class that is not a task by itself: robosuite registers every subclass by its name."""
+    del REGISTERED_ENVS[kind.__name__]
+    return kind
+
+
+@base_class
 class TableTask(ManipulationEnv):  # type: ignore[misc]
     """A task with a binary reward and one articulated object on the table.
 
@@ -56,6 +69,8 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
     """Bounds of the joint's position at reset, in metres or radians."""
     observed: ClassVar[dict[str, str]]
     """Name of an observation in robosuite -> the attribute that holds it."""
+    camera: ClassVar[dict[str, tuple[float, ...]]] = _CAMERA
+    """The pose of the camera `agentview`."""
 
     def __init__(self, robots: Any, use_object_obs: bool = True, **arguments: Any) -> None:
         self.use_object_obs = use_object_obs
@@ -82,13 +97,16 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
         super()._load_model()
         robot = self.robots[0].robot_model
         robot.set_base_xpos(robot.base_xpos_offset["table"](_TABLE_SIZE[0]))
-        arena = TableArena(table_full_size=_TABLE_SIZE, table_offset=_TABLE_TOP)
+        arena = TableArena(table_full_size=_TABLE_SIZE, table_offset=TABLE_TOP)
         arena.set_origin([0, 0, 0])
-        arena.set_camera(camera_name="agentview", **_CAMERA)
-        name = self.asset.removesuffix(".xml").title()
-        self.object = MujocoXMLObject(str(_ASSETS / self.asset), name=name, joints=None)
-        robots = [each.robot_model for each in self.robots]
-        self.model = ManipulationTask(mujoco_arena=arena, mujoco_robots=robots, mujoco_objects=self.object)
+        arena.set_camera(camera_name="agentview", **self.camera)
+        robots, objects = [each.robot_model for each in self.robots], self._make_objects()
+        self.model = ManipulationTask(mujoco_arena=arena, mujoco_robots=robots, mujoco_objects=objects)
+
+    def _make_objects(self) -> list[Any]:
+        """Return the objects on the table, as robosuite's models, and set `object`, the task's own object."""
+        self.object = articulated(self.asset)
+        return [self.object]
 
     def _setup_references(self) -> None:
         super()._setup_references()
@@ -108,17 +126,20 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
 
     def _reset_internal(self) -> None:
         super()._reset_internal()
-        if self.deterministic_reset:  # a recorded state is restored
-            return
-        x, y, yaw = (np.random.uniform(*bounds) for bounds in self.within)
-        self.sim.model.body_pos[self._body] = _TABLE_TOP + np.array((x, y, -self.object.bottom_offset[2]))
-        self.sim.model.body_quat[self._body] = (np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
+        if not self.deterministic_reset:  # otherwise a recorded state is restored
+            self._place_objects()
+
+    def _place_objects(self) -> None:
+        self._place(self.object, self.within)
         low, high = self.joint_range
         self.sim.data.qpos[self._joint] = np.random.uniform(low, high) if high > low else low
 
-
-# robosuite registers every subclass by its name, but this one is not a task.
-del REGISTERED_ENVS[TableTask.__name__]
+    def _place(self, thing: Any, within: tuple[Bounds, Bounds, Bounds]) -> None:
+        """Put an articulated object at a random position within bounds of x, y and rotation."""
+        x, y, yaw = (np.random.uniform(*bounds) for bounds in within)
+        body = self.sim.model.body_name2id(thing.root_body)
+        self.sim.model.body_pos[body] = TABLE_TOP + np.array((x, y, -thing.bottom_offset[2]))
+        self.sim.model.body_quat[body] = (np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
 
 
 class OpenBox(TableTask):
