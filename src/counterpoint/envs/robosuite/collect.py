@@ -24,7 +24,7 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
         out: The data set: a folder for the format `lerobot`, a file that ends in .hdf5 for `robomimic`.
         scene: In `own`, each task has its own objects. In `shared`, all tasks have the same objects, so that the first
             frame says little about the task.
-        tasks: Names of the scene's tasks; by default `Lift`, or all tasks of the shared scene.
+        tasks: Names of the scene's tasks; `default` is `Lift`, or all tasks of the shared scene.
         robot: The robot of all tasks.
         cameras: Names of cameras; `none` records only states.
         masks: Names of cameras for which robot masks are recorded, `all` for all cameras, or `none`.
@@ -33,7 +33,7 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
     """
 
     scene: Scene = "own"
-    tasks: Names = ()
+    tasks: Names = Field(default=("default",), min_length=1)
     robot: Literal["Panda", "Kinova3", "IIWA"] = "Panda"
     episodes: int = Field(default=50, ge=0)
     size: int = Field(default=256, ge=16)
@@ -50,10 +50,11 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
         BadInputError: If a name is unknown or repeated, or `out` does not suit the format.
     """
     known = [task for task, spec in TASKS.items() if spec.scene == config.scene]
-    for task in config.tasks:
+    usual = known if config.scene == "shared" else known[:1]
+    given = usual if config.tasks == ("default",) else config.tasks
+    for task in given:
         found, hint = f"{task!r} in the scene {config.scene}", "choose from these, or choose another --scene"
         require_known(task.partition("-")[0], known, "tasks", found, hint=hint)
-    given = config.tasks or (known if config.scene == "shared" else known[:1])
     tasks = tuple(resolve_robosuite(task, config.robot)[0] for task in given)
     cameras = () if config.cameras == ("none",) else config.cameras
     masks = {"all": cameras, "none": ()}.get(" ".join(config.masks), config.masks)
