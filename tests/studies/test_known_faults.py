@@ -71,7 +71,6 @@ def test_a_table_of_faulty_data_is_refused(digests: Any, old: Collection[str], e
         ("language_cloning", "lcbc"),
         ("metaworld_rewards", "metaworld_rewards"),
         ("reward_rl", "reward_rl"),
-        ("reward_instructions", "rewards_metaworld"),
     ],
 )
 def test_pages_say_which_results_are_old(page: str, name: str) -> None:
