@@ -216,7 +216,7 @@ class Study:
 
 def environments(folder: Path = Path(counterpoint.envs.__path__[0])) -> dict[str, str]:
     """Return a digest of each suite's code, with the code that all suites share; a fault is traced by these digests."""
-    shared = sorted(path for path in folder.glob("*.py"))
+    shared = sorted(folder.glob("*.py"))
     found = {}
     for suite in sorted(path for path in folder.iterdir() if path.is_dir() and any(path.glob("*.py"))):
         digest = hashlib.sha256()

@@ -36,10 +36,8 @@ def learned(result: str, baseline: str = "scratch") -> Gate:
     text, passed = f"{text} (at least {LEFT_CHANCE})", low >= 0.1 and high <= 0.8 and least >= LEFT_CHANCE
     if {"premier_taco/frozen", "random/frozen"} <= scores.keys():
         gain = scores["premier_taco/frozen"].mean() - scores["random/frozen"].mean()
-        text, passed = (
-            f"{text}, frozen above a random encoder by {gain:.2f} (at least {FROZEN})",
-            passed and gain >= FROZEN,
-        )
+        text += f", frozen above a random encoder by {gain:.2f} (at least {FROZEN})"
+        passed = passed and gain >= FROZEN
     return Gate(text, bool(passed))
 
 

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from studies.harness import Differences, kept
-from studies.rewards.tables import by_task
+from studies.harness import Differences
+from studies.rewards.tables import by_task, runs_of
 from studies.verdicts import Gate, Line, Settings, Unit
 
 SEEN = "training videos: identification"
@@ -27,16 +27,8 @@ def less(study: str, row: str, baseline: str, key: str) -> Differences:
 
 def pairs_less(study: str, row: str, baseline: str, key: str) -> Differences:
     """Return the difference in a share of recorded clips of two actions (`rewards.measures.two_actions`), by seed."""
-
-    def shares(name: str) -> Differences:
-        runs = sorted((run for run in kept(f"rewards_{study}")["rows"] if run["row"] == name), key=_seed)
-        return np.array([[run["groups"]["two actions"][key]] for run in runs])
-
-    return shares(row) - shares(baseline)
-
-
-def _seed(run: dict[str, int]) -> int:
-    return run["seed"]
+    own, other = ([[run["groups"]["two actions"][key]] for run in runs_of(study, name)] for name in (row, baseline))
+    return np.array(own) - np.array(other)
 
 
 def learned(study: str, *rows: str) -> Gate:
@@ -45,10 +37,7 @@ def learned(study: str, *rows: str) -> Gate:
     Random heads must fail it: otherwise it says nothing. Rows from CLIP's heads know these videos from the start, so
     training must also have moved their margin (VOC under the right instruction minus wrong ones) by `MOVED`.
     """
-    runs = kept(f"rewards_{study}")["rows"]
-    known = {row: _mean([run for run in runs if run["row"] == row]) for row in rows}
-    untrained = [run for run in runs if run["row"] == UNTRAINED]
-    least, guess = min(known.values()), _mean(untrained)
+    least, guess = min(_right(study, row) for row in rows), _right(study, UNTRAINED)
     text, passed = f"right on training videos {least:.2f} or more (at least .9)", least >= 0.9 > guess
     late = [row for row in rows if "from CLIP" in row]
     if late:
@@ -58,13 +47,11 @@ def learned(study: str, *rows: str) -> Gate:
     return Gate(f"{text}; random heads right on {guess:.2f} (below .9)", bool(passed))
 
 
-def _mean(runs: list[dict[str, dict[str, dict[str, float]]]]) -> float:
-    return float(np.mean([run["groups"][SEEN]["accuracy"] for run in runs]))
+def _right(study: str, row: str) -> float:
+    return float(np.mean([run["groups"][SEEN]["accuracy"] for run in runs_of(study, row)]))
 
 
-def margin(
-    study: str, row: str, baseline: str, where: str, settings: Settings, *, common: bool = False, what: str = ""
-) -> Line:
+def margin(study: str, row: str, baseline: str, where: str, settings: Settings, *, common: bool = False) -> Line:
     """Return a line: the difference in `FOLLOWS`, by each method's own reading or by one that all share.
 
     Args:
@@ -74,13 +61,10 @@ def margin(
         where: The page's section.
         settings: The settings of both rows.
         common: True to read all rewards as the similarity of frame and instruction.
-        what: What is compared, in words; by default the names of the rows.
     """
     reading = "both read as the similarity of frame and instruction" if common else "each by its own reading"
-    named = what or f"{row} minus {baseline}"
-    test, key = f"{FOLLOWS}, {reading}: {named}, {where}", "margin_common" if common else "margin"
-    gate = partial(learned, study, row, baseline)
-    return Line(test, f"rewards_{study}", partial(less, study, row, baseline, key), gate, None, "number", settings)
+    test, key = f"{FOLLOWS}, {reading}: {row} minus {baseline}, {where}", "margin_common" if common else "margin"
+    return line(test, study, row, baseline, key, settings, "number")
 
 
 def line(test: str, study: str, row: str, baseline: str, key: str, settings: Settings, unit: Unit = "share") -> Line:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.draws import Pick, SortedFrames, sample_rng
+from counterpoint.data.draws import Pick, sample_rng
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore
 from studies.rewards.rewordings import REWORDINGS
@@ -103,10 +103,5 @@ class FixedShare:
         return np.stack([start, start + span], 1)
 
 
-PICKS: Mapping[str, Pick] = {
-    "any frame": SortedFrames(1),
-    "a tenth": FixedShare(0.1),
-    "half": FixedShare(0.5),
-    "whole": FixedShare(1.0),
-}
+PICKS: Mapping[str, Pick] = {"a tenth": FixedShare(0.1), "half": FixedShare(0.5), "whole": FixedShare(1.0)}
 """Ways to draw a clip's frames, instead of the objective's own way."""

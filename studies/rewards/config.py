@@ -31,7 +31,7 @@ class Row(FrozenConfig):
     method: str = ""
     trained: bool = True
     start: str | None = None
-    pick: Literal["own", "any frame", "a tenth", "half", "whole"] = "own"
+    pick: Literal["own", "a tenth", "half", "whole"] = "own"
     clips: Changes = Changes()
 
 

@@ -100,13 +100,9 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
         `groups`: means over videos by group and number. `tasks`: means over test videos by instruction and number.
     """
     stores, found, tasks = stores_of(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
-    chosen = config.rows[row]
     for number, (train, test) in enumerate(parts(config, stores)):
-        own = seed + 1000 * number
-        start = _start(config.model_dump_json(), chosen.start, train, own) if chosen.start is not None else None
-        clips = changed(train, chosen.clips)
-        model = fit(row_recipe(config, row), clips, own, chosen.trained, pick=chosen.pick, start=start)
-        clips = changed(train, chosen.clips.model_copy(update={"reworded": 0.0}))
+        model = fit_row(config, row, train, seed + 1000 * number)
+        clips = changed(train, config.rows[row].clips.model_copy(update={"reworded": 0.0}))
         measured = _measured(config, model, train, test, clips, stores)
         for group, records in measured.items():
             found.setdefault(group, []).extend(records)
@@ -114,6 +110,14 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
             tasks.setdefault(info.instruction, []).append({key: one[key] for one in records for key in one})
     groups, each = ({key: means(records) for key, records in of.items()} for of in (found, tasks))
     return {"form": model.form, "groups": groups, "tasks": each}
+
+
+def fit_row(config: RewardsConfig, row: str, train: EpisodeStore, seed: int) -> RewardModel:
+    """Train a row on clips that are changed as the row says, from the weights that it starts with."""
+    chosen = config.rows[row]
+    start = _start(config.model_dump_json(), chosen.start, train, seed) if chosen.start is not None else None
+    clips = changed(train, chosen.clips)
+    return fit(row_recipe(config, row), clips, seed, chosen.trained, pick=chosen.pick, start=start)
 
 
 @cache
@@ -188,7 +192,10 @@ def checkpoints(
     if start is not None:
         objective.encoder.load_state_dict(start)
     learner = ObjectiveLearner(
-        objective, recipe.optimizer, total_steps=recipe.train.steps or 1, accelerator=Accelerator(cpu=True)
+        objective,
+        recipe.optimizer,
+        total_steps=recipe.train.steps or 1,
+        accelerator=Accelerator(cpu=recipe.encoder.freeze_image),  # heads alone are faster on a processor
     )
     spec = objective.sampling()
     spec = spec if pick == "own" else spec.with_index(pick=PICKS[pick])

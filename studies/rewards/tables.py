@@ -148,8 +148,12 @@ def by_task(name: str, row: str, key: str) -> Differences:
     """Return a number of each seed and task; `margin` is the VOC under right minus the VOC under wrong instructions."""
     if key == "margin":
         return by_task(name, row, "voc") - by_task(name, row, "voc_wrong")
-    runs = sorted((run for run in kept(f"rewards_{name}")["rows"] if run["row"] == row), key=lambda run: run["seed"])
-    return np.array([[one[key] for one in run["tasks"].values()] for run in runs])
+    return np.array([[one[key] for one in run["tasks"].values()] for run in runs_of(name, row)])
+
+
+def runs_of(name: str, row: str) -> list[dict[str, Any]]:
+    """Return the stored trials of a row, by seed."""
+    return sorted((run for run in kept(f"rewards_{name}")["rows"] if run["row"] == row), key=lambda run: run["seed"])
 
 
 def compared(name: str, pairs: Pairs) -> str:
@@ -185,7 +189,7 @@ def padded(name: str) -> str:
 
 def videos() -> str:
     """Return how a reward improves with the number of training videos of each instruction."""
-    counts = {5: "videos_5", 10: "videos_10", 20: "videos_20", 50: "videos_50"}
+    counts = {5: "videos_5", 10: "videos_10", 20: "kitchen", 50: "videos_50"}
     found = {count: _rows(name) for count, name in counts.items()}
     lines = []
     for row in found[5]:

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import studies.icon.summary
+import studies.lcbc.summary
+import studies.planning
+import studies.rewards.tables
 from studies.claims import CLAIMS, premier_taco, rewards, td_infonce
 from studies.harness import RESULTS, kept
 from studies.prose import MARK, without_zeros
@@ -59,7 +63,7 @@ def test_the_gate_of_rewards_fails_for_a_method_that_has_not_learned(monkeypatch
         for run in found["rows"]:
             run["groups"][rewards.SEEN]["accuracy"] = 1.0
 
-    planted(monkeypatch, rewards, everyone_guesses_right)  # videos so easy that random heads are right, too
+    planted(monkeypatch, studies.rewards.tables, everyone_guesses_right)  # videos so easy that random heads are right, too
     assert not rewards.learned("kitchen", "clip").passed
 
 
@@ -110,6 +114,51 @@ def test_the_gates_of_agents_fail_for_agents_that_arrive_nowhere(monkeypatch: py
 
 def test_the_gate_of_interpolation_fails_where_every_encoder_stays_on_the_way() -> None:
     assert not td_infonce.shows_the_way().passed
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_gate_of_diffusion_policies_fails_if_the_baseline_solves_nothing_or_everything(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = studies.icon.summary
+    assert module.in_band("icon_close_drawer").passed
+
+    def change(found: Any) -> None:
+        for column in found["success"].values():
+            column["Diff-C"]["rate"] = rate
+
+    planted(monkeypatch, module, change)
+    assert not module.in_band("icon_close_drawer").passed
+
+
+def test_the_gate_of_cloning_fails_for_a_baseline_at_its_ceiling_or_a_state_that_is_not_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = studies.lcbc.summary
+    found = module.comparable("lcbc", "imagenet")
+    assert "(0.1 to 0.9)" in found.text
+    assert not found.passed  # Meta-World's hammer is at its ceiling
+
+    def between(found: Any) -> None:
+        for cells in found["table"]["25"]["imagenet"].values():
+            cells["last"]["values"] = [0.5] * len(cells["last"]["values"])
+
+    planted(monkeypatch, module, between)
+    assert module.comparable("lcbc", "imagenet").passed
+
+    def unsolvable(found: Any) -> None:
+        between(found)
+        found["gate"]["passed"] = False
+
+    planted(monkeypatch, module, unsolvable)
+    assert not module.comparable("lcbc", "imagenet").passed
+
+
+def test_the_gate_of_planning_fails_if_the_true_distance_solves_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = studies.planning
+    rows = kept("planning")["rows"]
+    lost = [{**row, "episodes": [{**one, "solved": False} for one in row["episodes"]]} for row in rows]
+    assert not module.summary(lost)["gate"]["passed"]
 
 
 def test_padding_is_compared_with_the_change_of_the_other_method() -> None:

@@ -154,13 +154,9 @@ class Collection(ABC):
         """The simulation of the first task."""
         return simulation(self, self.config.tasks[0])
 
-    def instruction(self, task: str) -> str:
-        """Return a task's instruction in words."""
-        raise NotImplementedError
-
     def parts(self, task: str) -> tuple[str, ...]:
-        """Return the instructions of the tasks that an episode carries out one after the other; usually one."""
-        return (self.instruction(task),)
+        """Return the instructions that an episode carries out one after the other: one, or none without words."""
+        return ()
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the data (not `out` and `workers`), as JSON values."""
@@ -193,8 +189,7 @@ class Collection(ABC):
 
     def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
         """Return the arguments of the writer's `add_episode` for an episode."""
-        episode = staging.episode(slot.place, self.parts(slot.task), self.fps)
-        return episode, staging.videos(slot.place)
+        return staging.episode(slot.place, self.parts(slot.task), self.fps), staging.videos(slot.place)
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
         """Write the data set from the staged episodes."""
@@ -260,7 +255,7 @@ def split_ranges(job: Collection) -> dict[str, str]:
 
 
 def collect(job: Collection) -> Path:
-    """Record a data set, resume an interrupted one, or extend one by more episodes.
+    """Record a data set, resume an interrupted one, or extend one by more episodes, and return its path.
 
     If the data set is complete, nothing changes. If a LeRobot data set is extended, its episodes are copied. In other
     formats they are recorded again, which gives the same episodes.
@@ -271,9 +266,6 @@ def collect(job: Collection) -> Path:
 
     Args:
         job: The data set. With more than one worker, a script must call this under `if __name__ == "__main__"`.
-
-    Returns:
-        The data set's path.
 
     Raises:
         BadInputError: If `out` holds anything but this data set, a worker dies, or a task cannot be solved or run.

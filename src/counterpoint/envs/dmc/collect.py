@@ -172,8 +172,8 @@ class _DMCCollection(Collection):
     def fps(self) -> float:
         return float(round(1 / self.env.seconds))  # the dog takes 33 1/3 actions per second
 
-    def instruction(self, task: str) -> str:
-        return TASKS[task].instruction
+    def parts(self, task: str) -> tuple[str, ...]:
+        return (TASKS[task].instruction,)
 
     def identity(self) -> dict[str, Any]:
         env, identity = self.env, super().identity()

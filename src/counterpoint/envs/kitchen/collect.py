@@ -83,8 +83,8 @@ class _KitchenCollection(ExpertCollection):
 
     def identity(self) -> dict[str, Any]:
         identity = {**super().identity(), "rendering": self.env.describe_rendering()}
-        if self.config.scene == "own":  # recordings of earlier versions do not name these
-            identity["config"] = {key: value for key, value in identity["config"].items() if key != "scene"}
+        if self.config.scene == "own":  # recordings of earlier versions do not name this and pairs
+            del identity["config"]["scene"]
         if not self.config.pairs:
             del identity["config"]["pairs"]
         return identity

@@ -169,8 +169,8 @@ class KitchenEnv(MujocoEnv):
     has 75 numbers: 9 of the robot, 15 of objects, 15 of a goal, 6 of the hand, 30 from the hand to handles.
 
     Args:
-        task: A name of `TASKS`, such as `micro_open`, or several joined by `+`, such as `micro_open+light_on`. Of
-            several tasks, the next begins when the one before has succeeded, and the episode succeeds with the last.
+        task: A name of `TASKS`, such as `micro_open`, or several joined by `+`, such as `micro_open+light_on`. The
+            expert carries them out in this order. The episode is a success when the last task is.
         play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
         leaves: True to let the expert return to `POSE` after the task is solved, so that the arm does not show which
             task it was.
@@ -209,6 +209,7 @@ class KitchenEnv(MujocoEnv):
         self.data = self.mujoco.MjData(self.model)
         self._desk = self.model.body("desk").id
         self._origin = self.model.body_pos[self._desk].copy()
+        self._experts = [self._expert_of(part) for part in self._parts]
         self._start(0)
 
     @property
@@ -274,7 +275,8 @@ class KitchenEnv(MujocoEnv):
         self.part, self._about, self._held = part, self._parts[part], 0
         self._joint = self.model.joint(self._about.joint)
         self.place = int(self._joint.qposadr[0])
-        self._expert = self._expert_of(self._about)
+        self._expert = self._experts[part]
+        self._expert.reset()
 
     def _expert_of(self, about: KitchenTask) -> KitchenExpert:
         expert = KitchenExpert(

@@ -66,8 +66,8 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
     shared = config.scene == "shared"
     known, resolve = (SHARED_CAMERAS, resolve_shared) if shared else (CAMERAS, resolve_tasks)
     cameras = choose_cameras([known[0] if name == "default" else name for name in config.cameras], (), known)
-    after = -(-BACK // config.stride) if shared else 5
-    after = after if config.after_success is None else config.after_success
+    usual = -(-BACK // config.stride) if shared else 5
+    after = usual if config.after_success is None else config.after_success
     update = {"tasks": resolve(config.tasks), "cameras": cameras, "after_success": after}
     return collect(_MetaWorldCollection(config.model_copy(update=update)))
 
@@ -92,5 +92,5 @@ class _MetaWorldCollection(ExpertCollection):
     def fps(self) -> float:
         return CONTROL_HZ / self.config.stride
 
-    def instruction(self, task: str) -> str:
-        return INSTRUCTIONS[task]
+    def parts(self, task: str) -> tuple[str, ...]:
+        return (INSTRUCTIONS[task],)

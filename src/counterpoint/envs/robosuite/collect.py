@@ -114,8 +114,8 @@ class _RobosuiteCollection(ExpertCollection):
     def fps(self) -> float:
         return CONTROL_HZ
 
-    def instruction(self, task: str) -> str:
-        return TASKS[task].instruction
+    def parts(self, task: str) -> tuple[str, ...]:
+        return (TASKS[task].instruction,)
 
     def identity(self) -> dict[str, Any]:
         env, identity = self.env, super().identity()

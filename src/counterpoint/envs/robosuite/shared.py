@@ -25,7 +25,13 @@ from counterpoint.envs.robosuite.tasks import (
 
 
 class Fixture(NamedTuple):
-    """Where an articulated object stands, and the positions of its joint when it is shut and when it is open."""
+    """The place of an articulated object and the states of its joint.
+
+    Attributes:
+        within: Bounds of x and y in metres and of the angle in radians, on the table.
+        shut: The joint's position when the object is shut, in metres or radians.
+        opened: Bounds of the joint's position when it is open.
+    """
 
     within: tuple[Bounds, Bounds, Bounds]
     shut: float
