@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from studies.claims.decisionnce import CLONED, FEW_TASKS
-from studies.claims.rewards import ARM, FOLLOWS, FROM_CLIP, KITCHEN, learned, less, line, margin, pairs_less
+from studies.claims.rewards import ARM, BOTH, FOLLOWS, FROM_CLIP, KITCHEN, group_less, learned, less, line, margin
 from studies.harness import Differences
 from studies.lcbc.summary import comparable
 from studies.lcbc.summary import last as cloned
@@ -14,7 +14,6 @@ from studies.verdicts import Claim, Line, Settings
 HEADS = "linear heads on a frozen model here; the whole of CLIP, on EPIC-KITCHENS, in the paper"
 _DIRECTED = "our directed form from random heads"
 _OURS, _OTHER = "actol from CLIP", "decisionnce_t from CLIP"
-_BOTH: tuple[tuple[str, Settings], ...] = (("", "searched"), (", authors", "authors'"))
 
 
 def padding_costs_less(suffix: str, key: str) -> Differences:
@@ -33,7 +32,7 @@ def _peaks(row: str, baseline: str, settings: Settings) -> Line:
     return Line(
         f"share of {where} where this holds and the second instruction's reward rises, {row} minus {baseline}",
         "rewards_kitchen",
-        partial(pairs_less, "kitchen", row, baseline, "both"),
+        partial(group_less, "kitchen", row, baseline, "two actions", "both"),
         partial(learned, "kitchen", row, baseline),
         settings=settings,
         papers_measure=True,
@@ -56,7 +55,7 @@ CLAIMS = (
                 "number",
                 settings,
             )
-            for suffix, settings in _BOTH
+            for suffix, settings in BOTH
         ),
         HEADS,
     ),
@@ -68,7 +67,7 @@ CLAIMS = (
             _smoother("kitchen", "actol without bridge", "actol", f"{_DIRECTED}, {KITCHEN}", "searched"),
             *(
                 _smoother("kitchen", f"{_OURS} without bridge{end}", f"{_OURS}{end}", f"even form, {FROM_CLIP}", how)
-                for end, how in _BOTH
+                for end, how in BOTH
             ),
             _smoother("arm", "actol without bridge", "actol", f"{_DIRECTED}, {ARM}", "searched"),
         ),
@@ -79,7 +78,7 @@ CLAIMS = (
         "AcTOL",
         "its rewards are better than DecisionNCE's (section 5.4)",
         (
-            *(margin("kitchen", f"{_OURS}{end}", f"{_OTHER}{end}", FROM_CLIP, how) for end, how in _BOTH),
+            *(margin("kitchen", f"{_OURS}{end}", f"{_OTHER}{end}", FROM_CLIP, how) for end, how in BOTH),
             margin("kitchen", _OURS, _OTHER, FROM_CLIP, "searched", common=True),
             margin("kitchen", "actol", "decisionnce_t", KITCHEN, "searched"),
             margin("arm", "actol", "decisionnce_t", ARM, "searched"),
@@ -92,7 +91,7 @@ CLAIMS = (
         "its rewards peak where the first of two actions ends and then fall, DecisionNCE's do not (section 5.4, Figs. "
         "4 and 6)",
         (
-            *(_peaks(f"{_OURS}{end}", f"{_OTHER}{end}", how) for end, how in _BOTH),
+            *(_peaks(f"{_OURS}{end}", f"{_OTHER}{end}", how) for end, how in BOTH),
             _peaks("actol", "decisionnce_t", "searched"),
         ),
         HEADS,

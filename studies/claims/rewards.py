@@ -12,8 +12,10 @@ from studies.verdicts import Gate, Line, Settings, Unit
 
 SEEN = "training videos: identification"
 FOLLOWS = "VOC under the right instruction minus VOC under wrong ones"
-KITCHEN = "[one kitchen with play](clip_methods.md#all-methods-in-one-kitchen)"
+KITCHEN = "[one kitchen](clip_methods.md#all-methods-in-one-kitchen)"
 FROM_CLIP = "[one kitchen, from CLIP's heads](clip_methods.md#from-clips-heads)"
+BOTH: tuple[tuple[str, Settings], ...] = (("", "searched"), (", authors", "authors'"))
+"""Endings of the names of rows from CLIP's heads, with their settings."""
 ARM = "[18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm)"
 UNTRAINED, START = "random heads", "clip start"
 MOVED = 0.05
@@ -25,9 +27,9 @@ def less(study: str, row: str, baseline: str, key: str) -> Differences:
     return by_task(study, row, key) - by_task(study, baseline, key)
 
 
-def pairs_less(study: str, row: str, baseline: str, key: str) -> Differences:
-    """Return the difference in a share of recorded clips of two actions (`rewards.measures.two_actions`), by seed."""
-    own, other = ([[run["groups"]["two actions"][key]] for run in runs_of(study, name)] for name in (row, baseline))
+def group_less(study: str, row: str, baseline: str, group: str, key: str) -> Differences:
+    """Return a row's mean over a group of measurements minus the baseline's, by seed."""
+    own, other = ([[run["groups"][group][key]] for run in runs_of(study, name)] for name in (row, baseline))
     return np.array(own) - np.array(other)
 
 

@@ -1,8 +1,4 @@
-"""Training clips with defects of real data (foreign ends, other words), and other kinds of segments.
-
-All changes are made to a frozen backbone's features. Their randomness depends only on the episode's number, so that
-every row and seed sees the same changed clips.
-"""
+"""Training clips that go on into another episode, and other kinds of segments."""
 
 from __future__ import annotations
 
@@ -13,28 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from counterpoint.config import FrozenConfig
-from counterpoint.data.draws import Pick, sample_rng
+from counterpoint.data.draws import Pick
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore
-from studies.rewards.rewordings import REWORDINGS
 
 Integers = NDArray[np.int64]
-
-
-class Changes(FrozenConfig):
-    """Changes to clips; a share of 0 changes nothing.
-
-    Attributes:
-        padding: Number of appended frames, as a share of the clip's frames; they come from the next episode with
-            another instruction.
-        reworded: Share of episodes whose instruction lacks its articles.
-    """
-
-    padding: float = Field(0.0, ge=0)
-    reworded: float = Field(0.0, ge=0, le=1)
 
 
 class FeatureStore(EpisodeStore):
@@ -61,25 +41,21 @@ class FeatureStore(EpisodeStore):
         return self._features[episode] if source == "features" else None
 
 
-def changed(store: EpisodeStore, changes: Changes) -> EpisodeStore:
-    """Return a store with changed clips, from the features of the clips as recorded."""
-    if changes == Changes():
+def padded(store: EpisodeStore, share: float) -> EpisodeStore:
+    """Return clips that go on into the next episode with another instruction.
+
+    Args:
+        store: Clips, as features of a frozen backbone.
+        share: Number of appended frames, as a share of the clip's frames; 0 appends none.
+    """
+    if share == 0:
         return store
     own = [np.asarray(store.features(episode)) for episode in range(len(store.episodes))]
     texts = [info.instruction for info in store.episodes]
     found = []
     for episode, features in enumerate(own):
-        count, after = round(changes.padding * len(features)), _next(texts, episode)
-        found.append(np.concatenate([features, own[after][:count]]))
-    plain = REWORDINGS["order and form"]["no articles"]
-    words = [
-        plain(text) if sample_rng(0, episode, "reworded").random() < changes.reworded else text
-        for episode, text in enumerate(texts)
-    ]
-    infos = [
-        replace(info, length=len(features), instruction=text)
-        for info, features, text in zip(store.episodes, found, words, strict=True)
-    ]
+        found.append(np.concatenate([features, own[_next(texts, episode)][: round(share * len(features))]]))
+    infos = [replace(info, length=len(features)) for info, features in zip(store.episodes, found, strict=True)]
     return FeatureStore(infos, found, store.cameras)
 
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from counterpoint.config import FrozenConfig
-from studies.rewards.clips import Changes
 
 
 class Row(FrozenConfig):
@@ -22,7 +21,7 @@ class Row(FrozenConfig):
         trained: False to keep the initial weights.
         start: The row with whose weights training starts; random weights by default.
         pick: The way to draw the frames of a training clip; by default the objective's own way.
-        clips: Changes to the training clips.
+        padding: Number of frames of the next episode at the end of a training clip, as a share of the clip's frames.
     """
 
     recipe: str
@@ -32,7 +31,7 @@ class Row(FrozenConfig):
     trained: bool = True
     start: str | None = None
     pick: Literal["own", "a tenth", "half", "whole"] = "own"
-    clips: Changes = Changes()
+    padding: float = Field(0.0, ge=0)
 
 
 class Videos(FrozenConfig):

@@ -40,7 +40,7 @@ from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
 from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
-from studies.rewards.clips import PICKS, changed
+from studies.rewards.clips import PICKS, padded
 from studies.rewards.config import RewardsConfig, Videos
 from studies.rewards.measures import SEGMENTS, Numbers, alignment_change, means, short_segments, trend, two_actions
 from studies.rewards.rewordings import reworded
@@ -102,7 +102,7 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
     stores, found, tasks = stores_of(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
     for number, (train, test) in enumerate(parts(config, stores)):
         model = fit_row(config, row, train, seed + 1000 * number)
-        clips = changed(train, config.rows[row].clips.model_copy(update={"reworded": 0.0}))
+        clips = padded(train, config.rows[row].padding)
         measured = _measured(config, model, train, test, clips, stores)
         for group, records in measured.items():
             found.setdefault(group, []).extend(records)
@@ -113,10 +113,10 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
 
 
 def fit_row(config: RewardsConfig, row: str, train: EpisodeStore, seed: int) -> RewardModel:
-    """Train a row on clips that are changed as the row says, from the weights that it starts with."""
+    """Train a row on clips that are padded as the row says, from the weights that it starts with."""
     chosen = config.rows[row]
     start = _start(config.model_dump_json(), chosen.start, train, seed) if chosen.start is not None else None
-    clips = changed(train, chosen.clips)
+    clips = padded(train, chosen.padding)
     return fit(row_recipe(config, row), clips, seed, chosen.trained, pick=chosen.pick, start=start)
 
 
@@ -273,15 +273,15 @@ def _measured(
     clips: EpisodeStore,
     stores: Stores,
 ) -> Found:
-    """Return the measurements of one part; `clips` are its changed training episodes with the original words."""
+    """Return the measurements of one part; `clips` are its training episodes, padded or not."""
     texts = tuple(dict.fromkeys(info.instruction for info in train.episodes))
     embedded, words = embed_store(model.encoder, test, instructions=texts), model.form != "goal"
     others = {name: embed_store(model.encoder, stores[name]) for name in config.others} if words else {}
     related_texts = [text for pairs in config.relations.values() for some in pairs.values() for text in some]
     ways = [way for text in texts for way in reworded(text).values()] if config.reworded else []
-    changed = [other for way in ways for other in way.values()]
+    reworded_texts = [other for way in ways for other in way.values()]
     candidates = [text for other in others.values() for text in other.instructions]
-    reader = reader_of(model, train, [*related_texts, *changed, *candidates])
+    reader = reader_of(model, train, [*related_texts, *reworded_texts, *candidates])
     found = related(config, reader, embedded, WHOLE)
     if config.pairs:
         found["two actions"] = one_after_the_other(reader, embed_store(model.encoder, stores[PAIRS]), stores[PAIRS])

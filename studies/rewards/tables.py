@@ -225,7 +225,7 @@ FROM_CLIP = {
 SEGMENTS = {
     f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps",)), ("decisionnce_p", ()))
-    for other in ("a tenth", "half", "whole", *others, "repeats as negatives", "half reworded")
+    for other in ("a tenth", "half", "whole", *others, "repeats as negatives")
 }
 
 _TABLES: dict[str, Callable[[str], str]] = {
