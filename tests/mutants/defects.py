@@ -159,7 +159,8 @@ DEFECTS = (
     Defect("evaluation/comparison.py", "best = max(scene", "best = min(scene", "evaluation/test_comparison.py"),
     Defect("envs/kitchen/experts.py", "self._from(1) > self._away", "self._from(1) < self._away", "envs/kitchen"),
     Defect("envs/kitchen/env.py", "self._expert.leave()", "self._expert.reset()", "envs/kitchen"),
-    Defect("envs/kitchen/env.py", "success and self.part + 1", "self.part + 1", "envs/kitchen"),
+    Defect("envs/kitchen/env.py", "success = last and", "success =", "envs/kitchen"),
+    Defect("envs/kitchen/env.py", "HELD + LEAVE * self._leaves", "HELD", "envs/kitchen"),
     Defect(
         "rewards/calibration.py",
         "self.steps / self.steps[-1]",

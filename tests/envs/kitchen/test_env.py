@@ -193,17 +193,20 @@ def test_the_arm_leaves_a_solved_task_solved() -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_the_second_task_of_a_pair_begins_when_the_first_has_succeeded() -> None:
-    env = KitchenEnv("sdoor_open+light_on", cameras=[])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_second_task_of_a_pair_begins_when_the_first_has_succeeded(leaves: bool) -> None:
+    env = KitchenEnv("sdoor_open+light_on", cameras=[], leaves=leaves)
     assert env.instruction == "slide cabinet; switch on light"
     env.reset(seed=0)
-    parts = []
+    parts, apart = [], []
     for _ in range(env.horizon):
         parts.append(env.part)
+        apart.append(float(np.abs(env.state()[:7] - POSE[:7]).max()))
         *_, info = env.step(env.expert())
         if info["is_success"]:
             break
     assert info["is_success"]
+    assert (apart[parts.index(1)] < 0.3) == leaves  # the arm has returned before it begins
     assert parts == sorted(parts)
     assert min(parts.count(0), parts.count(1)) > 20
     with pytest.raises(BadInputError, match="each task once"):

@@ -10,11 +10,8 @@ from pydantic import Field
 
 from counterpoint.envs.base import CameraEnv, Scene, choose_cameras
 from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
-from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, TASKS, KitchenEnv, resolve_kitchen
+from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, LEAVE, TASKS, KitchenEnv, resolve_kitchen
 from counterpoint.errors import require
-
-_HOME = 35
-"""Number of actions in which the arm moves back after a task is solved."""
 
 
 class KitchenCollectConfig(ExpertCollectConfig):
@@ -31,7 +28,8 @@ class KitchenCollectConfig(ExpertCollectConfig):
             back where most tasks begin. Neither the first frame nor the last then says which task was carried out.
             Episodes have up to 170 steps. `own` follows `play`.
         pairs: Record two tasks in each episode, one after the other: every pair of the tasks, in both orders. The
-            numbers of episodes are those of each pair. The parts are the episode's segments.
+            numbers of episodes are those of each pair. The parts are the episode's segments. In the shared scene the
+            arm returns between the two tasks too.
     """
 
     tasks: Names = Field(default=("all",), min_length=1)
@@ -62,7 +60,7 @@ def collect_kitchen(config: KitchenCollectConfig) -> Path:
         require(len(tasks) > 1, "tasks", ", ".join(tasks), "at least two for pairs", "name another task")
         tasks = tuple("+".join(pair) for pair in permutations(tasks, 2))
     shared = config.scene == "shared"
-    after = (_HOME if shared else HORIZON) if config.after_success is None else config.after_success
+    after = (LEAVE if shared else HORIZON) if config.after_success is None else config.after_success
     cameras, play = choose_cameras(config.cameras, (), CAMERAS), max(config.play, int(shared))
     update = {"tasks": tasks, "play": play, "after_success": after, "cameras": cameras}
     return collect(_KitchenCollection(config.model_copy(update=update)))

@@ -90,6 +90,8 @@ CONTROL_HZ = 12.5
 HORIZON = 50
 RETURN = 60
 """Further steps of an episode of play, in which the arm returns from where another task ended."""
+LEAVE = 35
+"""Number of steps in which the arm returns to `POSE` after a task is solved, where it leaves."""
 NEAR = 0.15
 """A joint is at its goal if it is closer than this share of its range (RoboHive's `get_dof_proximity`)."""
 HELD = 5
@@ -172,8 +174,8 @@ class KitchenEnv(MujocoEnv):
         task: A name of `TASKS`, such as `micro_open`, or several joined by `+`, such as `micro_open+light_on`. The
             expert carries them out in this order. The episode is a success when the last task is.
         play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
-        leaves: True to let the expert return to `POSE` after the task is solved, so that the arm does not show which
-            task it was.
+        leaves: True to let the expert return to `POSE` after a task is solved, so that the arm does not show which
+            task it was. Of several tasks, the next begins when it has returned.
         **options: See `Options`; by default the left camera at 84 pixels, and 50 steps, or 110 with `play`, and 110
             more for each further task.
 
@@ -302,10 +304,10 @@ class KitchenEnv(MujocoEnv):
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._move(action)
         self._held += self.solved
-        reward, success = float(self.solved), self._held > HELD
-        if success and self.part + 1 < len(self._parts):
+        reward, last = float(self.solved), self.part + 1 == len(self._parts)
+        success = last and self._held > HELD
+        if not last and self._held > HELD + LEAVE * self._leaves:
             self._start(self.part + 1)
-            success = False
         return reward, success, False
 
     def _scene(self) -> tuple[Any, Any]:
