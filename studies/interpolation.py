@@ -13,7 +13,7 @@ start to 1 at the goal::
 The paper prints alpha feat(s0) + (1 - alpha) feat(g), which runs from the goal to the start; in this study both run
 from the start to the goal. The paper's temperature is 1, so features of unit vectors are nearly flat, and only their
 differences matter. There are two baselines: untrained encoders, and a straight line in x and y, which uses no encoder
-and ignores walls.
+and ignores walls. The ways between start and goal are bent, so that the straight line leaves them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.minari.reader import read_minari
 from counterpoint.training.train import train
-from studies.harness import Study, Tree, Trial, main
+from studies.harness import Rows, Study, Tree, Trial, estimate, main, markdown, over_seeds
 from studies.plots import INK, PALE, panels, save
 
 Reals = NDArray[np.floating[Any]]
@@ -48,6 +48,7 @@ Encoder = Callable[[Reals, Reals], Reals]
 TITLES = {"parametric": "parametric", "non_parametric": "non-parametric"}
 TITLES["straight_line"] = "straight line in x, y\n(no encoder)"
 NUMBERS = ("on_path", "monotone", "in_order", "covered")
+ENCODERS = ("trained", "untrained")
 
 
 class InterpolationConfig(FrozenConfig):
@@ -60,11 +61,12 @@ class InterpolationConfig(FrozenConfig):
         overrides: Changes to the recipe `td_infonce`.
         pairs: Number of pairs of a start and a goal.
         apart: Minimum distance of a start and its goal, in cells through the maze.
+        bent: Minimum ratio of this distance to the straight line between them.
         steps: Number of interpolated states, including both ends.
         anchors: Number of validation states that are anchors of the softmax features, S.
-        untrained: Seeds of the agents that are not trained.
+        seeds: Seeds of the agents; each is measured before and after training.
         seed: Random seed of the anchors and pairs.
-        processes: Number of trials that run in parallel.
+        processes: Number of trials that run in parallel: 1, since agents evaluate in processes of their own.
     """
 
     maze: str = "Medium"
@@ -73,9 +75,10 @@ class InterpolationConfig(FrozenConfig):
     overrides: dict[str, Any]
     pairs: PositiveInt = 30
     apart: PositiveInt = 6
+    bent: float = 2.0
     steps: PositiveInt = 12
     anchors: PositiveInt = 256
-    untrained: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     seed: int = 0
     processes: PositiveInt = 1
 
@@ -85,30 +88,50 @@ def interpolation_study(config: InterpolationConfig, out: Path) -> Tree:
     study = Study("interpolation of representations", out, config)
     size = {"episodes": config.episodes, "val_episodes": config.val_episodes}
     data = collect_pointmaze(PointMazeCollect(out=out / "data", maze=config.maze, **size))
-    run = out / "run"
-    if not (run / "model").exists():
-        train("td_infonce", data, run, overrides=config.overrides)
-    encoders = {"trained": None} | {f"untrained {seed}": seed for seed in config.untrained}
-    trials = [
-        Trial(f"{n}", partial(_measure, config, out, seed), about={"encoder": name})
-        for n, (name, seed) in enumerate(encoders.items())
-    ]
+    trials = [Trial(f"seed{seed}", partial(_measure, config, out, seed), about={"seed": seed}) for seed in config.seeds]
     study.run(trials, config.processes)
     rows = study.rows()
     states, _ = _validation(data)
-    save(figure(rows[0]["methods"], states[:, :2], _maze(config)), out / "interpolation.png")
-    facts = {"policy": json.loads((run / "result.json").read_text()), "states": len(states)}
-    return study.finish("interpolation", {"encoders": {row["encoder"]: row["methods"] for row in rows}}, facts=facts)
+    save(figure(rows[0]["trained"], states[:, :2], _maze(config)), out / "interpolation.png")
+    return study.finish("interpolation", summary(rows), facts={"states": len(states)})
 
 
-def _measure(config: InterpolationConfig, out: Path, seed: int | None) -> Tree:
-    agent = SavedAgent.from_pretrained(out / "run").agent
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
+    """Return, by encoder (`trained`, `untrained`), method and number, the mean over seeds with a t interval."""
+    found: Tree = {}
+    for encoder in ENCODERS:
+        for method in rows[0][encoder]:
+            each = [row[encoder][method] for row in rows]
+            numbers = {key: over_seeds([one[key] for one in each], share=True) for key in NUMBERS}
+            found.setdefault(encoder, {})[method] = numbers
+    return {"encoders": found, "reached": over_seeds([row["reached"] for row in rows], share=True)}
+
+
+def table(found: Tree) -> str:
+    """Return a Markdown table with one row for each encoder and method; the straight line uses no encoder."""
+    rows = []
+    for encoder, methods in found["encoders"].items():
+        for method, numbers in methods.items():
+            if method != "straight_line" or encoder == "trained":
+                cells = [estimate(numbers[key], share=True) for key in ("in_order", "covered", "on_path", "monotone")]
+                rows.append(["none" if method == "straight_line" else encoder, method.replace("_", " "), *cells])
+    return markdown(["encoder", "method", "in order", "covered", "on the path", "monotone"], rows)
+
+
+def _measure(config: InterpolationConfig, out: Path, seed: int) -> Tree:
+    """Train an agent and interpolate with its encoder before and after; `reached` is its success in the maze."""
+    run = out / f"run-{seed}"
+    if not (run / "model").exists():
+        train("td_infonce", out / "data", run, overrides={**config.overrides, "train.seed": seed})
+    agent = SavedAgent.from_pretrained(run).agent
     assert isinstance(agent, ContrastiveAgent)
     (states, goals), maze = _validation(out / "data"), _maze(config)
-    pairs = far_pairs(goals, maze, config.pairs, config.apart, config.seed)
-    encoder = agent_encoder(agent if seed is None else untrained(agent, seed))
+    pairs = far_pairs(goals, maze, config.pairs, config.apart, config.seed, bent=config.bent)
     own = {"steps": config.steps, "anchors": config.anchors, "seed": config.seed}
-    return {"methods": interpolate(encoder, states, goals, pairs, maze, **own)}
+    encoders = dict(zip(ENCODERS, (agent, untrained(agent, seed)), strict=True))
+    found = {name: interpolate(agent_encoder(one), states, goals, pairs, maze, **own) for name, one in encoders.items()}
+    result = json.loads((run / "result.json").read_text())
+    return {**found, "reached": result["success"]["value"]}
 
 
 def _maze(config: InterpolationConfig) -> MazeGrid:
@@ -125,14 +148,26 @@ def _validation(data: Path) -> tuple[Reals, Reals]:
     return states, np.concatenate([episode.achieved for episode in episodes]).astype(np.float64)
 
 
-def far_pairs(goals: Reals, maze: MazeGrid, count: int, apart: int, seed: int) -> list[tuple[int, int]]:
-    """Return indices of pairs of random states that are far from one another through the maze."""
+def far_pairs(
+    goals: Reals, maze: MazeGrid, count: int, apart: int, seed: int, *, bent: float = 1.0
+) -> list[tuple[int, int]]:
+    """Return indices of pairs of random states that are far from one another through the maze.
+
+    Args:
+        goals: x and y of the states.
+        maze: The maze.
+        count: Number of pairs.
+        apart: Minimum distance of the cells through the maze, in cells.
+        seed: Random seed.
+        bent: Minimum ratio of this distance to the straight one.
+    """
     rng = np.random.default_rng(seed)
     cells = maze.cells_of(goals)
     pairs: list[tuple[int, int]] = []
     while len(pairs) < count:
         start, goal = (int(index) for index in rng.integers(len(cells), size=2))
-        if maze.distances(cells[start])[cells[goal]] >= apart:
+        way = maze.distances(cells[start])[cells[goal]]
+        if way >= max(apart, bent * np.hypot(*np.subtract(cells[start], cells[goal]))):
             pairs.append((start, goal))
     return pairs
 

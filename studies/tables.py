@@ -22,6 +22,7 @@ from studies import (
     diffusion_gate,
     failures,
     gradient_by_length,
+    interpolation,
     labelled_cloning,
     lerobot_policies,
     metaworld_rewards,
@@ -228,19 +229,6 @@ def antmaze() -> str:
     return markdown(["AntMaze (D4RL v2), paper's Table 1", *agents, "ours, any agent"], rows)
 
 
-def interpolation() -> str:
-    """Return the numbers of interpolated states in order along the way."""
-    rows = []
-    for one in kept("interpolation")["rows"]:
-        encoder = one["encoder"]
-        for method, found in one["methods"].items():
-            if method == "straight_line" and encoder != "trained":
-                continue  # it uses no encoder
-            cells = [number(found[key]) for key in ("in_order", "covered", "on_path", "monotone")]
-            rows.append(["none" if method == "straight_line" else encoder, method.replace("_", " "), *cells])
-    return markdown(["encoder", "method", "in order", "covered", "on the path", "monotone"], rows)
-
-
 # Few-shot policies
 
 
@@ -325,7 +313,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
-    "interpolation": interpolation,
+    "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
     "fewshot arms": lambda: fewshot_tables.scores(kept("fewshot_embodiment_tasks", fewshot_result), "last"),
     "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_finetuned", fewshot_result), "last"),

@@ -14,6 +14,11 @@ from studies.verdicts import Claim, Line, Settings
 HEADS = "linear heads on a frozen model here; the whole of CLIP, on EPIC-KITCHENS, in the paper"
 _DIRECTED = "our directed form from random heads"
 _OURS, _OTHER = "actol from CLIP", "decisionnce_t from CLIP"
+_CLIPS = {
+    "pairs": ("the arm stays", "both", "this holds and the reward of the second instruction rises"),
+    "kitchen": ("the arm returns", "retrieved", "each instruction's reward has its peak within its own part"),
+}
+"""Study: what the clips show, the number, and the number in words."""
 
 
 def padding_costs_less(suffix: str, key: str) -> Differences:
@@ -27,15 +32,17 @@ def _smoother(study: str, without: str, row: str, where: str, settings: Settings
     return line(f"{what}; {where}", study, without, row, "jump_ratio", settings, "number")
 
 
-def _peaks(row: str, baseline: str, settings: Settings) -> Line:
-    where = "[recorded clips of two actions](clip_methods.md#two-actions-in-one-clip)"
+def _peaks(study: str, row: str, baseline: str, settings: Settings) -> Line:
+    """Return a line on clips of two actions, by the paper's measure where the arm stays, and by the peaks' places."""
+    where, key, what = _CLIPS[study]
     return Line(
-        f"share of {where} where this holds and the second instruction's reward rises, {row} minus {baseline}",
-        "rewards_kitchen",
-        partial(group_less, "kitchen", row, baseline, "two actions", "both"),
-        partial(learned, "kitchen", row, baseline),
+        f"share of [recorded clips of two actions](clip_methods.md#two-actions-in-one-clip), {where}, in which {what}; "
+        f"{row} minus {baseline}",
+        f"rewards_{study}",
+        partial(group_less, study, row, baseline, "two actions", key),
+        partial(learned, study, row, baseline),
         settings=settings,
-        papers_measure=True,
+        papers_measure=key == "both",
     )
 
 
@@ -91,8 +98,8 @@ CLAIMS = (
         "its rewards peak where the first of two actions ends and then fall, DecisionNCE's do not (section 5.4, Figs. "
         "4 and 6)",
         (
-            *(_peaks(f"{_OURS}{end}", f"{_OTHER}{end}", how) for end, how in BOTH),
-            _peaks("actol", "decisionnce_t", "searched"),
+            *(_peaks(name, f"{_OURS}{end}", f"{_OTHER}{end}", how) for name in _CLIPS for end, how in BOTH),
+            *(_peaks(name, "actol", "decisionnce_t", "searched") for name in _CLIPS),
         ),
         HEADS,
     ),

@@ -56,8 +56,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, change: Callable[[Any]
 
 
 def test_the_gate_of_rewards_fails_for_a_method_that_has_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rewards.learned("kitchen", "clip").passed
-    assert not rewards.learned("kitchen", "random heads").passed
+    assert rewards.learned("kitchen", "decisionnce_t", "clip").passed
+    assert not rewards.learned("kitchen", "random heads", "decisionnce_t").passed
+    assert not rewards.learned("kitchen", "decisionnce_t", "random heads").passed
 
     def everyone_guesses_right(found: Any) -> None:
         for run in found["rows"]:
@@ -66,7 +67,7 @@ def test_the_gate_of_rewards_fails_for_a_method_that_has_not_learned(monkeypatch
     planted(
         monkeypatch, studies.rewards.tables, everyone_guesses_right
     )  # videos so easy that random heads are right, too
-    assert not rewards.learned("kitchen", "clip").passed
+    assert not rewards.learned("kitchen", "decisionnce_t", "clip").passed
 
 
 def test_the_gate_of_tables_fails_for_a_table_that_has_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,20 @@ def test_the_gates_of_agents_fail_for_agents_that_arrive_nowhere(monkeypatch: py
     assert not any(gate.passed for gate in gates)
 
 
-def test_the_gate_of_interpolation_fails_where_every_encoder_stays_on_the_way() -> None:
+@pytest.mark.parametrize("fault", ["straight ways", "lost agents"])
+def test_the_gate_of_interpolation_fails_on_straight_ways_and_for_agents_that_arrive_nowhere(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert td_infonce.shows_the_way().passed
+
+    def change(found: Any) -> None:
+        for row in found["rows"]:
+            if fault == "straight ways":
+                row["trained"]["straight_line"]["covered"] = 0.65
+            else:
+                row["reached"] = 0.0
+
+    planted(monkeypatch, td_infonce, change)
     assert not td_infonce.shows_the_way().passed
 
 

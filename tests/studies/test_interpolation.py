@@ -157,6 +157,9 @@ def test_random_pairs_are_far_apart() -> None:
     cells = MAZE.cells_of(points)
     assert len(pairs) == 5
     assert all(MAZE.distances(cells[start])[cells[goal]] >= 6 for start, goal in pairs)
+    for start, goal in far_pairs(points, MAZE, 5, 2, 0, bent=1.5):
+        straight = np.hypot(*np.subtract(cells[start], cells[goal]))
+        assert MAZE.distances(cells[start])[cells[goal]] >= 1.5 * straight
 
 
 def agent(spaces: Spaces = SPACES) -> TDInfoNCE:

@@ -245,7 +245,7 @@ def test_rows_continue_from_another_rows_weights(squares: Path, tmp_path: Path) 
         tiny(squares, rows | {"more": {"recipe": "decisionnce_t-demo", "start": "still"}})
 
 
-@pytest.mark.parametrize("name", ["kitchen", "segments", "padding", "videos_5", "videos_50"])
+@pytest.mark.parametrize("name", ["kitchen", "arm", "segments", "padding", "videos_5", "videos_50"])
 def test_methods_are_compared_at_searched_or_authors_settings(name: str) -> None:
     config = load_preset("rewards", RewardsConfig, name, {"data": "DATA"})
     trained = {row: one for row, one in config.rows.items() if one.trained and row != "clip start"}
@@ -257,6 +257,15 @@ def test_methods_are_compared_at_searched_or_authors_settings(name: str) -> None
     for row, one in trained.items():
         if one.settings == "authors":
             assert row_recipe(config, row).optimizer.lr == 1e-5
+
+
+def test_the_authors_models_are_trained_whole_at_their_settings() -> None:
+    config = load_preset("rewards", RewardsConfig, "gpu", {"data": "DATA"})
+    recipes = {row: row_recipe(config, row) for row in config.rows}
+    assert {(one.encoder.image_model, one.encoder.freeze_image) for one in recipes.values()} == {
+        ("RN50-quickgelu", False)
+    }
+    assert recipes["decisionnce_t"].optimizer.lr == recipes["actol"].optimizer.lr == 1e-5
 
 
 def test_a_share_of_the_training_videos_is_the_first_of_each_task(squares: Path) -> None:
