@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -250,9 +251,17 @@ def test_a_result_is_kept_where_the_tables_read_it(
 @pytest.mark.parametrize("name", tomllib.loads((harness.RESULTS.parent / "presets.toml").read_text()))
 def test_every_preset_is_a_configuration_of_its_study(name: str) -> None:
     kind = get_type_hints(study_of(name))["config"]
-    paths = {key: "path" for key, field in kind.model_fields.items() if field.is_required() and field.annotation is str}
     for preset, tree in presets(name).items():
-        load_preset(name, kind, preset, {key: path for key, path in paths.items() if key not in tree})
+        load_preset(name, kind, preset, {key: "path" for key in paths(kind) if key not in tree})
+
+
+def paths(kind: type[FrozenConfig], prefix: str = "") -> Iterator[str]:
+    """The settings that every command must name, as dotted keys."""
+    for key, field in kind.model_fields.items():
+        if field.annotation is str and field.is_required():
+            yield f"{prefix}{key}"
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, FrozenConfig):
+            yield from paths(field.annotation, f"{prefix}{key}.")
 
 
 def test_every_preset_states_its_cost_and_fits_a_small_machine() -> None:
