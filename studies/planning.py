@@ -180,7 +180,7 @@ def table(found: Tree) -> str:
         paper = number(PAPER[reward], 3) if reward in PAPER else ""
         rows.append([reward, *own, *ends, paper, *against])
     head = ["reward", *names, "solved", "success", "success in the paper"]
-    return markdown([*head, *(f"all minus {other}'s" for other in AGAINST)], rows)
+    return markdown([*head, *(f"all minus {other}" for other in AGAINST)], rows)
 
 
 def less(name: str, reward: str, other: str, key: Measure) -> Differences:

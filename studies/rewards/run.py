@@ -195,7 +195,7 @@ def checkpoints(
         objective,
         recipe.optimizer,
         total_steps=recipe.train.steps or 1,
-        accelerator=Accelerator(cpu=recipe.encoder.freeze_image),  # heads alone are faster on a processor
+        accelerator=Accelerator(cpu=recipe.encoder.freeze_image),  # heads on stored features need no graphics card
     )
     spec = objective.sampling()
     spec = spec if pick == "own" else spec.with_index(pick=PICKS[pick])

@@ -64,9 +64,8 @@ def test_the_gate_of_rewards_fails_for_a_method_that_has_not_learned(monkeypatch
         for run in found["rows"]:
             run["groups"][rewards.SEEN]["accuracy"] = 1.0
 
-    planted(
-        monkeypatch, studies.rewards.tables, everyone_guesses_right
-    )  # videos so easy that random heads are right, too
+    # Videos so easy that random heads are right, too.
+    planted(monkeypatch, studies.rewards.tables, everyone_guesses_right)
     assert not rewards.learned("kitchen", "decisionnce_t", "clip").passed
 
 

@@ -175,7 +175,7 @@ class KitchenEnv(MujocoEnv):
             expert carries them out in this order. The episode is a success when the last task is.
         play: Number of other tasks, sampled by the seed, that the experts carry out before an episode begins.
         leaves: True to let the expert return to `POSE` after a task is solved, so that the arm does not show which
-            task it was. Of several tasks, the next begins when it has returned.
+            task it was. The next of several tasks begins after this return.
         **options: See `Options`; by default the left camera at 84 pixels, and 50 steps, or 110 with `play`, and 110
             more for each further task.
 
