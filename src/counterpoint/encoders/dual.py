@@ -25,7 +25,7 @@ from counterpoint.encoders.card import Description
 from counterpoint.encoders.config import IMAGE_TOWERS, Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.hub import HubEncoder
 from counterpoint.encoders.pooled import Backbone, spatial_map
-from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
+from counterpoint.encoders.weights import MINILM, minilm_folder, note_hub, start_from_file
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.registry import imported
 
@@ -253,9 +253,16 @@ def _sentence_encoder(name: str) -> Any:
     from sentence_transformers import SentenceTransformer
 
     with _no_progress_bar():
-        if name != MINILM:
-            return SentenceTransformer(name, device="cpu").eval()
-        return SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True).eval()
+        if name == MINILM:
+            return SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True).eval()
+        try:
+            found = SentenceTransformer(name, device="cpu").eval()
+        except (OSError, ValueError) as error:
+            hint = "fetch it once online, give its folder, or leave out text_model"
+            reason = str(error).splitlines()[0][:120]
+            raise BadInputError("text_model", f"{name} ({reason})", "a sentence encoder", hint) from error
+        note_hub(name)
+        return found
 
 
 @contextmanager
