@@ -67,7 +67,7 @@ class EncoderConfig(FrozenConfig):
         text: Text tower: `minilm`, a frozen sentence encoder with a learned projection, or `open_clip`, the
             text tower of `image_model`.
         text_model: For `minilm`: the sentence encoder, which is the default package, another sentence-transformers name
-            or folder, or a transformer ("distilbert/distilbert-base-uncased"), whose embedding is the mean over its tokens.
+            or folder, or a transformer of the Hub (R3M's DistilBERT), whose embedding is the mean over its tokens.
         freeze_text: True to keep open_clip's text tower fixed. MiniLM is always fixed, and its projection is always
             trained.
         embed_dim: Dimensions of the shared space (D). The default is 256 for towers that end in a learned projection,
