@@ -494,5 +494,5 @@ def test_a_transformer_without_a_pooling_layer_gives_the_mean_over_tokens(tmp_pa
 
 
 def test_a_sentence_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="text_model.*nowhere.*give its folder"):
+    with pytest.raises(BadInputError, match=r"text_model.*nowhere.*give its folder"):
         SentenceTower(str(tmp_path / "nowhere"), 8)
