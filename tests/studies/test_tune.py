@@ -107,3 +107,23 @@ def test_a_search_runs_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [one["steps"] for one in stored[0]["scores"]] == [1, 2]
     again = tune_study(TuneConfig.model_validate(given), tmp_path / "out")
     assert again["methods"] == found["methods"]
+
+
+SEARCHED = {
+    "clip-videos": "clip",
+    "decisionnce_t-videos": "decisionnce_t with CLIP's loss",
+    "decisionnce_p-videos": "decisionnce_p with CLIP's loss",
+    "actol-videos": "actol",
+    "liv-videos": "liv",
+    "r3m-videos": "r3m",
+    "vip-videos": "vip",
+    "tcn-videos": "tcn",
+}
+
+
+@pytest.mark.parametrize("recipe", sorted(SEARCHED))
+def test_recipes_have_the_values_that_were_searched(recipe: str) -> None:
+    found = load_recipe(recipe).model_dump()
+    for key, value in searched(SEARCHED[recipe], ("tune_kitchen", "tune_bridge")).items():
+        section, _, name = key.partition(".")
+        assert found[section][name] == value, key
