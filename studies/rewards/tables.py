@@ -222,6 +222,7 @@ FROM_CLIP = {
     )
     for end in ("", ", authors")
 }
+SEARCHED_FROM_CLIP = {title: pair for title, pair in FROM_CLIP.items() if "authors" not in title}
 SEGMENTS = {
     f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps",)), ("decisionnce_p", ()))
@@ -259,7 +260,7 @@ TABLES |= {
     "search play": lambda: search_table(kept("tune_play", search)),
     "kitchen first frames": partial(first_frames, "kitchen"),
     "arm": partial(progress, "arm"),
-    "arm differences": partial(compared, "arm", AGAINST_T | FROM_CLIP),
+    "arm differences": partial(compared, "arm", AGAINST_T | SEARCHED_FROM_CLIP),
     "arm bound": partial(bound, "arm"),
     "arm first frames": partial(first_frames, "arm"),
     "search bridge": lambda: search_table(kept("tune_bridge", search)),

@@ -245,7 +245,7 @@ def test_rows_continue_from_another_rows_weights(squares: Path, tmp_path: Path) 
         tiny(squares, rows | {"more": {"recipe": "decisionnce_t-demo", "start": "still"}})
 
 
-@pytest.mark.parametrize("name", ["kitchen", "pairs", "segments", "padding", "videos_5", "videos_50"])
+@pytest.mark.parametrize("name", ["kitchen", "pairs", "arm", "segments", "padding", "videos_5", "videos_50"])
 def test_methods_are_compared_at_searched_or_authors_settings(name: str) -> None:
     config = load_preset("rewards", RewardsConfig, name, {"data": "DATA"})
     trained = {row: one for row, one in config.rows.items() if one.trained and row != "clip start"}
