@@ -203,6 +203,19 @@ def videos() -> str:
     return markdown(["method", "number", *(f"{count} videos a task" for count in counts)], lines)
 
 
+def dropouts() -> str:
+    """Return the best margin of the recipes' search for each dropout of the heads, the mean over the two data sets."""
+    found = [kept(f"tune_dropout_{name}", search)["methods"] for name in ("kitchen", "bridge")]
+    lines = []
+    for method in found[0]:
+        margins: dict[float, dict[tuple[float, int], list[float]]] = {}
+        for cell in (cell for one in found for cell in one[method]["every"]):
+            at = (cell["learning_rate"], cell["steps"])
+            margins.setdefault(cell["values"]["encoder.dropout"], {}).setdefault(at, []).append(cell["margin"])
+        lines.append([method, *(number(max(np.mean(each) for each in cells.values())) for cells in margins.values())])
+    return markdown(["method", *(f"dropout {share:g}" for share in margins)], lines)
+
+
 def _difference(values: Differences) -> str:
     found = paired(values)
     return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
@@ -264,6 +277,7 @@ TABLES |= {
     "arm bound": partial(bound, "arm"),
     "arm first frames": partial(first_frames, "arm"),
     "search bridge": lambda: search_table(kept("tune_bridge", search)),
+    "search dropout": dropouts,
     "segments": partial(progress, "segments"),
     "segments differences": partial(compared, "segments", SEGMENTS),
     "padding": partial(progress, "padding"),
