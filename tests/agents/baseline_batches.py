@@ -58,6 +58,9 @@ def batch_of(spaces: Spaces, B: int = 32, seed: int = 0, K: int = 0) -> dict[str
         "reward": torch.randint(0, 2, (B,), generator=generator).float(),
         "terminated": torch.rand(B, generator=generator) < 0.2,
     }
+    reached = torch.rand(B, generator=generator) < 0.2
+    batch |= {name: seen(spaces.goal) for name in ("value_goal", "actor_goal", "subgoal", "target_goal")}
+    batch |= {"value.reached": reached, "target": seen(spaces.observation)}
     if K:
         length = torch.randint(1, K + 1, (B,), generator=generator)
         batch |= {

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from counterpoint.agents.iql import IQL, IQLConfig, advantage_weight, expectile_loss
+from counterpoint.agents.extraction import advantage_weight
+from counterpoint.agents.iql import IQL, IQLConfig, expectile_loss
 from counterpoint.data.episode import Spaces
 from tests.agents.baseline_batches import IMAGE, SMALL, STATE, acted, assert_learns, batch_of
 from tests.reference import goal_baselines as reference

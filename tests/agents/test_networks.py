@@ -20,11 +20,11 @@ REACH = Spaces(observation=(10,), goal=(3,), action=4)
 
 
 def network(
-    sizes: tuple[int, ...], members: int = 2, **settings: bool
+    sizes: tuple[int, ...], members: int = 2, *, activate_last: bool = False
 ) -> tuple[EnsembleMLP, list[Tensor], list[Tensor]]:
     """A network whose biases are large enough to matter, with its weights and biases."""
     generator = torch.Generator().manual_seed(0)
-    made = EnsembleMLP(members, sizes, generator=generator, **settings)
+    made = EnsembleMLP(members, sizes, generator=generator, activate_last=activate_last)
     with torch.no_grad():
         for fan_in, weight, bias in zip(sizes, made.weights, made.biases, strict=False):
             weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)

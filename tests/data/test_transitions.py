@@ -2,16 +2,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from counterpoint.data.spec import Spec
-from counterpoint.data.transitions import Tail, Transitions, TransitionTable, future_offsets
+from counterpoint.data.transitions import GoalMix, Tail, Transitions, TransitionTable, future_offsets
 from counterpoint.errors import BadInputError
 
 TAILS: tuple[Tail, ...] = get_args(Tail)
@@ -151,3 +152,51 @@ def test_states_are_uniform() -> None:
 def test_impossible_specs_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         Spec.transitions(**arguments)  # type: ignore[arg-type]
+
+
+def mixed_goals(mix: GoalMix, lengths: Sequence[int], discount: float = 0.9, subgoal: int = 3) -> dict[str, Any]:
+    """Many draws of transitions of OGBench's goals, as arrays."""
+    index = Transitions(discount, "clip", goals={"value": mix}, subgoal=subgoal)
+    drawn = index.table(np.array(lengths), np.zeros(0, np.int64))
+    draws, values = drawn.draw(DRAWS, 0, 0, {"transition", "value", "value.target", "subgoal"})
+    names = {name: (draw.episode, draw.steps) for name, draw in draws.items()}
+    return names | {"reached": values["value.reached"]}
+
+
+def test_a_mixture_has_its_shares_of_goals() -> None:
+    lengths = [50] * 40
+    found = mixed_goals(GoalMix(current=0.2, future=0.5, random=0.3), lengths)
+    (own, at), (episode, step) = found["transition"], found["value"]
+    later = (episode == own) & (step > at)
+    # Of the random goals, one in 40 is of the same episode, and half of these come later.
+    assert found["reached"].mean() == pytest.approx(0.2, abs=0.01)
+    assert later.mean() == pytest.approx(0.5 + 0.3 / 80, abs=0.01)
+    assert (episode != own).mean() == pytest.approx(0.3 * 39 / 40, abs=0.01)
+    assert (found["reached"] == ((episode == own) & (step == at))).all()
+
+
+@pytest.mark.parametrize("geometric", [True, False])
+def test_later_goals_have_ogbench_s_distribution(geometric: bool) -> None:
+    found = mixed_goals(GoalMix(future=1.0, geometric=geometric), [9], discount=0.8)
+    (_, at), (_, step) = found["transition"], found["value"]
+    offsets = (step - at)[at == 2]  # seven states come later
+    counts = np.bincount(offsets, minlength=8)[1:].astype(np.float64)
+    uniform = np.array([0.5, 1, 1, 1, 1, 1, 0.5]) / 6  # a uniform number from 1 to 7, rounded
+    assert_drawn_from(counts, offset_pmf(7, 0.8, "clip") if geometric else uniform)
+
+
+def test_subgoals_stop_at_the_end_of_the_episode_and_at_goals_of_the_same_episode() -> None:
+    for mix in (GoalMix(future=1.0, geometric=False), GoalMix(random=1.0)):
+        found = mixed_goals(mix, [4, 9, 30])
+        (own, at), (goal_episode, goal), (episode, target) = found["transition"], found["value"], found["value.target"]
+        last = np.array([4, 9, 30])[own]
+        assert (episode == own).all()
+        assert (found["subgoal"][1] == np.minimum(at + 3, last)).all()
+        stop = goal if mix.future else last
+        assert (target == np.minimum(at + 3, stop)).all()
+        assert mix.future or (goal < np.array([4, 9, 30])[goal_episode]).all()
+
+
+def test_shares_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"add up to 0\.8; they must add up to 1"):
+        GoalMix(future=0.5, random=0.3)

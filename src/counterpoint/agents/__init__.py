@@ -24,6 +24,14 @@ from counterpoint.agents.ddpg_her import DDPGHER, DDPGHERConfig
 from counterpoint.agents.decision_transformer import DecisionTransformer, DecisionTransformerConfig
 from counterpoint.agents.gcbc import GCBC, GCBCConfig
 from counterpoint.agents.iql import IQL, IQLConfig
+from counterpoint.agents.ogbench.base import OGBenchConfig
+from counterpoint.agents.ogbench.crl import OGBenchCRL, OGBenchCRLConfig
+from counterpoint.agents.ogbench.gcbc import OGBenchGCBC
+from counterpoint.agents.ogbench.gciql import GCIQL, GCIQLConfig
+from counterpoint.agents.ogbench.gcivl import GCIVL, GCIVLConfig
+from counterpoint.agents.ogbench.hiql import HIQL, HIQLConfig
+from counterpoint.agents.ogbench.qrl import OGBenchQRL, OGBenchQRLConfig
+from counterpoint.agents.ogbench.td_infonce import OGBenchTDInfoNCE, OGBenchTDInfoNCEConfig
 from counterpoint.agents.qrl import QRL, QRLConfig
 from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
@@ -59,6 +67,13 @@ AGENTS: dict[str, AgentEntry] = {
     "qrl": AgentEntry(QRL, QRLConfig, {"entropy": False, "cloning": 0.05}),
     "td3_bc": AgentEntry(TD3BC, TD3BCConfig),
     "iql": AgentEntry(IQL, IQLConfig),
+    "ogbench_gcbc": AgentEntry(OGBenchGCBC, OGBenchConfig),
+    "ogbench_crl": AgentEntry(OGBenchCRL, OGBenchCRLConfig),
+    "ogbench_qrl": AgentEntry(OGBenchQRL, OGBenchQRLConfig),
+    "ogbench_td_infonce": AgentEntry(OGBenchTDInfoNCE, OGBenchTDInfoNCEConfig),
+    "gcivl": AgentEntry(GCIVL, GCIVLConfig),
+    "gciql": AgentEntry(GCIQL, GCIQLConfig),
+    "hiql": AgentEntry(HIQL, HIQLConfig),
     "decision_transformer": AgentEntry(DecisionTransformer, DecisionTransformerConfig),
 }
 

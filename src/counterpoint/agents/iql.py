@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
+from counterpoint.agents.extraction import advantage_weight
 from counterpoint.agents.gcbc import gaussian_log_likelihood
 from counterpoint.agents.networks import SituationMLP, StochasticPolicy, initialise
 from counterpoint.agents.td3_bc import td_target
@@ -53,11 +54,6 @@ class IQLConfig(AgentConfig):
 def expectile_loss(gap: Float[Tensor, " B"], expectile: float) -> Float[Tensor, ""]:
     """Return the mean of |tau - 1(u < 0)| u^2 over gaps u."""
     return ((expectile - (gap < 0).to(gap.dtype)).abs() * gap.square()).mean()
-
-
-def advantage_weight(advantage: Float[Tensor, " B"], temperature: float, largest: float) -> Float[Tensor, " B"]:
-    """Return min(exp(beta advantage), largest), detached."""
-    return (temperature * advantage).exp().clamp_max(largest).detach()
 
 
 class IQL(RewardAgent):

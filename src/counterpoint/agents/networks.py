@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,23 @@ from counterpoint.errors import require
 LEAST_SIDE = 8
 """The minimum side of an image: 8 -> 2 -> 1 -> 1 through the convolutions of `ImageTrunk`."""
 
+
+Activation = Literal["relu", "gelu"]
+LAYER_NORM_EPSILON = 1e-6
+"""Flax's, in which OGBench's agents are written; torch's is 1e-5."""
+
+
+class Form(NamedTuple):
+    """What follows every hidden layer: an activation and, if `layer_norm`, then a layer normalisation (as in OGBench).
+
+    `gelu` is its tanh approximation, which is JAX's default.
+    """
+
+    activation: Activation = "relu"
+    layer_norm: bool = False
+
+
+PLAIN = Form()
 Initialisation = Literal["fan_in", "glorot", "orthogonal", "torch"]
 """Kinds of initial weights of perceptrons, from the authors of each method; see `initialise`."""
 
@@ -50,12 +67,13 @@ def initialise(module: nn.Module, kind: Initialisation, generator: torch.Generat
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape, with ReLU between layers; stacked weights let all run in one matrix product.
+    """E perceptrons of equal shape; stacked weights let all run in one matrix product.
 
     Args:
         members: Number of perceptrons (E).
         sizes: Widths of the layers, input first.
-        activate_last: Apply a ReLU to the output too.
+        activate_last: Let the output be followed by `form` too.
+        form: What follows every hidden layer.
         generator: Generator for the initial weights, of kind "fan_in" in `initialise`.
     """
 
@@ -68,14 +86,20 @@ class EnsembleMLP(nn.Module):
         sizes: Sequence[int],
         *,
         activate_last: bool = False,
+        form: Form = PLAIN,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.activate_last = activate_last
+        self.activate_last, self.form = activate_last, form
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for fan_in, fan_out in pairwise(sizes):
             for rows, parameters in ((fan_in, self.weights), (1, self.biases)):
                 parameters.append(nn.Parameter(torch.empty(members, rows, fan_out)))
+        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
+        if form.layer_norm:
+            for width in sizes[1:] if activate_last else sizes[1:-1]:
+                self.scales.append(nn.Parameter(torch.ones(members, 1, width)))
+                self.shifts.append(nn.Parameter(torch.zeros(members, 1, width)))
         initialise(self, "fan_in", generator)
 
     def forward(self, inputs: Float[Tensor, "*E B I"], *, frozen: bool = False) -> Float[Tensor, "E B O"]:
@@ -89,8 +113,16 @@ class EnsembleMLP(nn.Module):
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(*((bias.detach(), x, weight.detach()) if frozen else (bias, x, weight)))
             if number < last or self.activate_last:
-                x = functional.relu(x)
+                x = self._follow(x, number, frozen)
         return x.to(self.weights[0].dtype)
+
+    def _follow(self, x: Float[Tensor, "E B W"], number: int, frozen: bool) -> Float[Tensor, "E B W"]:
+        x = functional.relu(x) if self.form.activation == "relu" else functional.gelu(x, approximate="tanh")
+        if not self.form.layer_norm:
+            return x
+        scale, shift = self.scales[number], self.shifts[number]
+        normal = functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPSILON)
+        return torch.addcmul(*((shift.detach(), normal, scale.detach()) if frozen else (shift, normal, scale)))
 
 
 class ImageTrunk(nn.Module):
@@ -299,6 +331,7 @@ class SituationMLP(nn.Module):
         generator: Generator for the initial weights.
         members: Number of perceptrons (E).
         actions: Number of action dimensions (A) if the network also reads an action, as Q does; otherwise 0.
+        form: What follows every hidden layer.
     """
 
     def __init__(
@@ -310,18 +343,20 @@ class SituationMLP(nn.Module):
         *,
         members: int = 1,
         actions: int = 0,
+        form: Form = PLAIN,
     ) -> None:
         super().__init__()
         self.encode = InputEncoder(spaces, generator=generator)
-        self.body = EnsembleMLP(members, [self.encode.width + actions, *hidden, outputs], generator=generator)
+        sizes = [self.encode.width + actions, *hidden, outputs]
+        self.body = EnsembleMLP(members, sizes, form=form, generator=generator)
 
     def forward(
         self, observation: Tensor, goal: Tensor, *action: Float[Tensor, "B A"], frozen: bool = False
     ) -> Float[Tensor, "E B O"]:
-        """Return outputs as float32; `frozen` lets gradients flow to the action but not to the parameters."""
+        """Return outputs; `frozen` lets gradients flow to the action but not to the parameters."""
         situation = self.encode.situation(observation, goal)
         found: Tensor = self.body(flat(situation.detach() if frozen else situation, *action), frozen=frozen)
-        return found.float()
+        return found
 
 
 class ContrastiveCritic(nn.Module):
@@ -341,6 +376,7 @@ class ContrastiveCritic(nn.Module):
         temperature: Divisor of phi.
         reads_goal: Let phi also read the goal that the policy is commanded to reach.
         init: Initial weights of phi and psi; see `initialise`.
+        form: What follows every hidden layer.
         generator: Generator for the initial weights.
     """
 
@@ -354,14 +390,15 @@ class ContrastiveCritic(nn.Module):
         temperature: float = 1.0,
         reads_goal: bool = False,
         init: Initialisation = "fan_in",
+        form: Form = PLAIN,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.spaces, self.normalise, self.temperature, self.reads_goal = spaces, normalise, temperature, reads_goal
         self.encode = InputEncoder(spaces, generator=generator)
         inputs = self.encode.observation_width + spaces.action + reads_goal * self.encode.goal_width
-        self.phi = EnsembleMLP(2, [inputs, *hidden, representation], generator=generator)
-        self.psi = EnsembleMLP(2, [self.encode.goal_width, *hidden, representation], generator=generator)
+        self.phi = EnsembleMLP(2, [inputs, *hidden, representation], form=form, generator=generator)
+        self.psi = EnsembleMLP(2, [self.encode.goal_width, *hidden, representation], form=form, generator=generator)
         initialise(self, init, generator)
 
     def features(self, batch: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:

@@ -74,9 +74,9 @@ class IntervalQuasimetric(nn.Module):
     def forward(
         self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"], *, frozen: bool = False
     ) -> Float[Tensor, "E B"]:
-        """Return distances from `start` to `end`, in float32; with `frozen=True`, alpha gets no gradient."""
-        shape = (*start.shape[:-1], self.components, -1)
-        lengths = interval_union(start.float().reshape(shape), end.float().reshape(shape))
+        """Return distances from `start` to `end`, in alpha's precision; with `frozen=True`, alpha gets no gradient."""
+        shape, kind = (*start.shape[:-1], self.components, -1), self.mix.dtype
+        lengths = interval_union(start.to(kind).reshape(shape), end.to(kind).reshape(shape))
         share = torch.sigmoid(self.mix.detach() if frozen else self.mix)
         return share * lengths.amax(dim=-1) + (1 - share) * lengths.mean(dim=-1)
 

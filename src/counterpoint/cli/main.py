@@ -83,6 +83,7 @@ SUITES = {
     "robosuite": _collect("robosuite.collect:collect_robosuite", robosuite="robosuite"),
     "kitchen": _collect("kitchen.collect:collect_kitchen", gymnasium_robotics="sim"),
     "dmc": _collect("dmc.collect:collect_dmc", dm_control="sim"),
+    "ogbench": _collect("goal.ogbench_data:collect_ogbench", ogbench="sim"),
     "pointmaze": _collect("goal.collect:collect_pointmaze", gymnasium_robotics="sim", minari="minari", h5py="minari"),
 }
 

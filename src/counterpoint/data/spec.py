@@ -11,7 +11,7 @@ from counterpoint.data.augment import Crop, Row, Shift, Transform
 from counterpoint.data.draws import Clips, Pick
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.data.store_views import Task, task_table
-from counterpoint.data.transitions import Tail, Transitions
+from counterpoint.data.transitions import GoalMix, Tail, Transitions
 from counterpoint.errors import require
 
 Item = TypeVar("Item")
@@ -48,6 +48,15 @@ TRANSITION_READS = {
     "terminated": Read("terminated", "transition"),
 }
 """The reads of a replay buffer, by batch key; a batch with `future_goal` also holds its `future_offset`."""
+
+GOAL_READS = {
+    "value_goal": Read("goal", "value"),
+    "actor_goal": Read("goal", "actor"),
+    "target": Read("observation", "actor.target"),
+    "target_goal": Read("goal", "actor.target"),
+    "subgoal": Read("goal", "subgoal"),
+}
+"""The reads of a replay buffer whose goals are mixtures; a batch with `value_goal` also holds `value.reached`."""
 
 SEQUENCE_READS = {f"sequence_{source}": Read(source, "sequence") for source in ("observation", "action", "return")}
 
@@ -129,18 +138,27 @@ class Spec:
 
     @classmethod
     def transitions(
-        cls, keys: Collection[str], *, discount: float = 0.99, tail: Tail = "renormalise", sequence: int = 0
+        cls,
+        keys: Collection[str],
+        *,
+        discount: float = 0.99,
+        tail: Tail = "renormalise",
+        sequence: int = 0,
+        goals: Mapping[str, GoalMix] | None = None,
+        subgoal: int = 1,
     ) -> Spec:
-        """Return the spec of transitions from a replay buffer, with some keys of `TRANSITION_READS`.
+        """Return the spec of transitions from a replay buffer, with some keys of `TRANSITION_READS` and `GOAL_READS`.
 
         With `sequence` = K, the K steps that end at each transition are read too: `sequence_observation`,
         `sequence_action`, `sequence_return` (undiscounted sum of the data's rewards from that step to the end),
-        `sequence_step` and `sequence_valid`, all [B, K, ...].
+        `sequence_step` and `sequence_valid`, all [B, K, ...]. `goals` and `subgoal`: see `Transitions`.
         """
-        unknown, expected = sorted(set(keys) - set(TRANSITION_READS)), f"some of {list(TRANSITION_READS)}"
+        known = TRANSITION_READS | GOAL_READS
+        unknown, expected = sorted(set(keys) - set(known)), f"some of {list(known)}"
         require(not unknown, "transitions", f"the keys {unknown}", expected, "name some of these")
-        reads = {key: read for key, read in TRANSITION_READS.items() if key in keys}
-        return cls(Transitions(discount, tail, sequence), reads | (SEQUENCE_READS if sequence else {}))
+        reads = {key: read for key, read in known.items() if key in keys}
+        index = Transitions(discount, tail, sequence, goals or {}, subgoal)
+        return cls(index, reads | (SEQUENCE_READS if sequence else {}))
 
     @property
     def shift(self) -> int:

@@ -13,15 +13,17 @@ The future of transition t is s_{t+k}, with k = 1, 2, ... drawn with probability
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
+from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import Draw, Drawn, owners, sample_rng
 from counterpoint.errors import require
 
@@ -35,25 +37,64 @@ Tail = Literal["renormalise", "clip", "reject"]
 """
 
 
+class GoalMix(FrozenConfig):
+    """Shares of three kinds of goals of a transition t of T, as in OGBench (Park et al., 2025, Appendix C).
+
+    Attributes:
+        current: Share of goals that are the transition's own state s_t (`p_curgoal`).
+        future: Share of later states of the same episode (`p_trajgoal`).
+        random: Share of states s_t of uniformly drawn transitions (`p_randomgoal`).
+        geometric: Draw later states with the index's geometric distribution and its rule for the end of an episode.
+            Otherwise the offset is a uniform number from 1 to T - t, rounded, so that the two ends are half as likely.
+    """
+
+    current: float = Field(default=0.0, ge=0, le=1)
+    future: float = Field(default=0.0, ge=0, le=1)
+    random: float = Field(default=0.0, ge=0, le=1)
+    geometric: bool = True
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        total = self.current + self.future + self.random
+        if not math.isclose(total, 1.0, abs_tol=1e-6):
+            raise ValueError(f"shares of goals add up to {total:g}; they must add up to 1")
+        return self
+
+
 @dataclass(frozen=True)
 class Transitions:
-    """An index that draws transitions with replacement. Draws: `transition`, `next`, `future`, `random` and `sequence`.
+    """An index that draws transitions with replacement.
+
+    Draws: `transition`, `next`, `future`, `random`, `sequence`, `subgoal`, the names of `goals`, and `NAME.target` for
+    each of them.
 
     Attributes:
         discount: gamma of the geometric distribution of futures, in [0, 1).
         tail: The rule for futures beyond the end of an episode.
         sequence: K, the number of steps of the draw `sequence`, which ends at the transition. Before the episode's
             start, step 0 is repeated.
+        goals: Mixtures of goals by name. A batch also holds `NAME.reached`: whether the goal is the transition's own
+            state.
+        subgoal: Number of steps to the draw `subgoal`, and to `NAME.target`, the state on the way to the goal NAME.
+            Both stop at the episode's end, and the second at a goal of the same episode.
     """
 
     discount: float = 0.99
     tail: Tail = "renormalise"
     sequence: int = 0
-    draws: ClassVar = ("transition", "next", "future", "random", "sequence")
+    goals: Mapping[str, GoalMix] = field(default_factory=dict)
+    subgoal: int = 1
+
+    @property
+    def draws(self) -> tuple[str, ...]:
+        """Names of what can be drawn."""
+        named = [name for goal in self.goals for name in (goal, f"{goal}.target")]
+        return ("transition", "next", "future", "random", "sequence", "subgoal", *named)
 
     def __post_init__(self) -> None:
         require(0 <= self.discount < 1, "discount", self.discount, "0 <= discount < 1", "choose such a value")
         require(self.sequence >= 0, "sequence", self.sequence, "0 or more steps", "choose such a value")
+        require(self.subgoal >= 1, "subgoal", self.subgoal, "1 or more steps", "choose such a value")
 
     def table(self, lengths: Integers, tasks: Integers) -> TransitionTable:
         """Prepare draws over episodes of these lengths and task numbers."""
@@ -97,7 +138,34 @@ class TransitionTable:
             steps = at[:, None] - np.arange(index.sequence - 1, -1, -1)
             draws["sequence"] = Draw(episode, np.maximum(steps, 0))
             values |= {"sequence_step": np.maximum(steps, 0), "sequence_valid": steps >= 0}
+        last = self._lengths[episode]
+        if "subgoal" in wanted:
+            draws["subgoal"] = Draw(episode, np.minimum(at + index.subgoal, last))
+        for name, mix in index.goals.items():
+            if {name, f"{name}.target"} & set(wanted):
+                goal, same = self.mixed(mix, episode, at, rng)
+                stop = np.where(same, goal.steps, last)
+                draws |= {name: goal, f"{name}.target": Draw(episode, np.minimum(at + index.subgoal, stop))}
+                values[f"{name}.reached"] = (goal.episode == episode) & (goal.steps == at)
         return draws, values
+
+    def mixed(
+        self, mix: GoalMix, episode: Int[Integers, " B"], at: Int[Integers, " B"], rng: np.random.Generator
+    ) -> tuple[Draw, NDArray[np.bool_]]:
+        """Draw a goal of each transition from a mixture; also return whether it is of the transition's own episode.
+
+        Random goals count as goals of another episode even where they are of the same one.
+        """
+        remaining = self._lengths[episode] - at
+        if mix.geometric:
+            offset = future_offsets(remaining, self._index.discount, self._index.tail, rng)
+        else:
+            offset = np.rint(1 + (remaining - 1) * (1 - rng.random(len(at)))).astype(np.int64)
+        anywhere, place = self.transitions(len(at), rng)
+        kind = rng.random(len(at))
+        offset = np.where(kind < mix.current, 0, offset)
+        same = kind < mix.current + mix.future
+        return Draw(np.where(same, episode, anywhere), np.where(same, at + offset, place)), same
 
     def transitions(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw transitions uniformly; under `reject` with probability proportional to 1 - gamma^(T - t).

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from counterpoint.cli import main
+from counterpoint.data.transitions import GoalMix
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.errors import BadInputError
 from counterpoint.training.recipe import load_recipe
 from tests.formats.test_ogbench import write_ogbench
 
@@ -16,7 +18,7 @@ pytest.importorskip("ogbench")
 pytestmark = pytest.mark.sim
 
 MEDIUM = EnvConfig(name="ogbench:pointmaze-medium-v0")
-METHODS = ("td_infonce", "contrastive_rl", "contrastive_rl_nce", "gcbc", "qrl")
+METHODS = ("gcbc", "gcivl", "gciql", "qrl", "crl", "hiql", "td_infonce")
 
 
 def test_the_seed_decides_task_start_and_goal_and_nothing_else_changes() -> None:
@@ -53,14 +55,25 @@ def test_an_episode_ends_at_the_goal_so_that_success_is_success_at_the_end() -> 
 
 def test_the_recipes_have_ogbench_s_protocol() -> None:
     for method in METHODS:
-        recipe: Any = load_recipe(f"{method}-pointmaze-medium-stitch", {})
-        assert recipe.env == MEDIUM
+        recipe: Any = load_recipe(f"{method}-ogbench", {})
+        assert recipe.env.name == "ogbench:cube-single-v0"
         assert (recipe.train.steps, recipe.train.batch_size, recipe.data.eval_episodes) == (1_000_000, 1024, 250)
         assert recipe.agent.hidden == (512, 512, 512)
-        assert getattr(recipe.agent, "actor_goals", "half") == "half"
+        assert recipe.agent.actor_goals == GoalMix(future=1.0, geometric=False)
     env: Any = make_goal_env(MEDIUM)
     assert env.episode_steps == 1000
     assert len(env.unwrapped.task_infos) == 5
+
+
+def test_a_task_can_be_chosen() -> None:
+    env: Any = make_goal_env(MEDIUM.model_copy(update={"task": 3}))
+    for seed in range(3):
+        env.reset(seed=seed)
+        assert env.unwrapped.cur_task_id == 3
+    with pytest.raises(BadInputError, match=r"env.task: found 6; expected 1 to 5"):
+        make_goal_env(MEDIUM.model_copy(update={"task": 6}))
+    with pytest.raises(BadInputError, match="only OGBench's environments have tasks"):
+        make_goal_env(EnvConfig(name="FetchReach-v4", task=1))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -75,8 +88,9 @@ def test_a_file_as_it_is_trains_and_is_evaluated_in_its_maze(method: str, tmp_pa
         "train.eval-every": 2,
         "data.eval-episodes": 1,
         "data.eval-envs": 1,
+        "env.name": MEDIUM.name,
         "env.max-episode-steps": 5,
     }
     words = [word for key, value in small.items() for word in (f"--{key}", str(value))]
-    main(["train", f"{method}-pointmaze-medium-stitch", "--data", str(data), "--out", str(run), *words])
+    main(["train", f"{method}-ogbench", "--data", str(data), "--out", str(run), *words])
     assert json.loads((run / "result.json").read_text())["success"]["n"] == 1

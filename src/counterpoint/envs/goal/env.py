@@ -26,7 +26,7 @@ from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.tasks import FAMILIES, PREFIX, OGBenchGoals, Raw, task_of
-from counterpoint.envs.rendering import FastRenderer, choose_backend, import_robotics
+from counterpoint.envs.rendering import FastRenderer, import_mujoco, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
 from counterpoint.parameter_types import Listed
@@ -59,6 +59,7 @@ class EnvConfig(FrozenConfig):
         image_size: Height and width of images in pixels; the agents' convolutions need at least 36.
         start_cells: (row, column) of the maze's cells where episodes begin; if empty, the maze's default rule.
         goal_cells: (row, column) of the cells of goals; if empty, the maze's default rule.
+        task: Number of OGBench's task, from 1; by default each episode's seed draws one.
         success_distance: Distance within which a goal counts as reached. By default, success is the environment's
             `info["is_success"]`; for an environment without it, the task's default distance is used.
     """
@@ -72,6 +73,7 @@ class EnvConfig(FrozenConfig):
     image_size: int = Field(default=64, ge=36)
     start_cells: Listed[tuple[Cell, ...]] = ()
     goal_cells: Listed[tuple[Cell, ...]] = ()
+    task: int | None = Field(default=None, ge=1)
     success_distance: float | None = Field(default=None, gt=0)
 
     @field_validator("goals")
@@ -114,7 +116,7 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
 def _registered(config: EnvConfig) -> Env:
     """Make an environment by its gymnasium id."""
     if config.observations == "image" or "mujoco" not in sys.modules:
-        choose_backend()
+        import_mujoco()
     gymnasium.register_envs(import_robotics())
     name = config.name
     module, _, own = name.rpartition(":")
@@ -141,7 +143,11 @@ def _registered(config: EnvConfig) -> Env:
     written = getattr(env.unwrapped, "tmp_xml_file_path", None)
     if written:  # mazes leave their model file in the temporary folder
         Path(written).unlink(missing_ok=True)
-    return OGBenchGoals(env) if module == PREFIX else env
+    found, hint = f"{config.task} for {name}", "leave it out"
+    require(
+        config.task is None or module == PREFIX, "env.task", found, "none: only OGBench's environments have tasks", hint
+    )
+    return OGBenchGoals(env, config.task) if module == PREFIX else env
 
 
 def _with_standard_actions(name: str, env: Env) -> Env:

@@ -8,7 +8,8 @@ three (`docs/environments.md`).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.draws import sample_rng
 from counterpoint.envs.rendering import View, import_mujoco
+from counterpoint.errors import require
 
 Raw = Mapping[str, NDArray[Any]]
 
@@ -247,6 +249,24 @@ PREFIX = "ogbench"
 """The name of OGBench's package, which stands before the colon of an environment's name."""
 
 
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """Seed NumPy's global generator, from which OGBench draws, and restore its state afterwards."""
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
+
+
+def remove_model_file(env: gymnasium.Env[Any, Any]) -> None:
+    """Remove the file of a maze's model, which OGBench leaves in the temporary folder."""
+    written = Path(getattr(env.unwrapped, "fullpath", ""))
+    if written.parent == Path(tempfile.gettempdir()):
+        written.unlink(missing_ok=True)
+
+
 class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """An OGBench environment (Park et al., ICLR 2025), such as `ogbench:pointmaze-medium-v0`, as a goal environment.
 
@@ -257,31 +277,36 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
 
     OGBench draws tasks and noise from NumPy's global generator. In this wrapper they depend on the seed of `reset`, and
     the state of the global generator is restored.
+
+    Args:
+        env: The environment.
+        task: Number of the task of every episode, from 1; by default the episode's seed draws one.
+
+    Raises:
+        BadInputError: If the environment has no such task.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gymnasium.Env[Any, Any], task: int | None = None) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, task=task)
         gymnasium.Wrapper.__init__(self, env)
+        count = int(self.unwrapped.num_tasks)  # type: ignore[attr-defined]
+        require(task is None or task <= count, "env.task", task, f"1 to {count}", "choose one of these, or none")
+        self._task = task
         each = env.observation_space
         self.observation_space = spaces.Dict(observation=each, achieved_goal=each, desired_goal=each)
         self._rng, self._goal = np.random.default_rng(), np.empty(0)
-        written = Path(getattr(env.unwrapped, "fullpath", ""))
-        if written.parent == Path(tempfile.gettempdir()):
-            written.unlink(missing_ok=True)  # the maze's model file, which OGBench does not delete
+        remove_model_file(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode of the task `options["task_id"]`, counted from 1, or of a task chosen by the seed."""
         if seed is not None:
             self._rng = sample_rng(seed, 0, "task")
-        task = int(self._rng.integers(self.unwrapped.num_tasks)) + 1  # type: ignore[attr-defined]
+        drawn = int(self._rng.integers(self.unwrapped.num_tasks)) + 1  # type: ignore[attr-defined]
+        task = self._task or drawn
         noise, posture = map(int, self._rng.integers(2**31, size=2))
-        before = np.random.get_state()
-        np.random.seed(noise)
         self.env.action_space.seed(posture)  # for the random steps before a goal is observed
-        try:
+        with global_seed(noise):
             seen, info = self.env.reset(seed=seed, options={"task_id": task, **(options or {})})
-        finally:
-            np.random.set_state(before)
         self._goal = np.asarray(info.pop("goal"))
         return self._observe(seen), {**info, "is_success": False}
 

@@ -1,0 +1,140 @@
+"""HIQL: hierarchical implicit Q-learning, which acts through subgoals (Park et al., NeurIPS 2023).
+
+OGBench's form (`impls/agents/hiql.py`). A subgoal w of a state s is represented by phi([s; w]), scaled to the length
+sqrt(D); V reads goals only through phi. With the value loss of `gcivl.py` and k the steps to a subgoal::
+
+    V(s, phi([s; g]))                                      trained with phi; targets average V, and phi has no target
+    low    AWR of a under pi_l(a | s, phi([s; s_{t+k}])),   advantage V(s', s_{t+k}) - V(s, s_{t+k})
+    high   AWR of phi([s; w]) under pi_h(z | s, g),         advantage V(w, g) - V(s, g)
+
+w is the state k steps later, or g itself if it comes earlier in the same episode. Both advantages are means over the
+twins. The low policy trains phi only if `low_trains_phi` is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from counterpoint.agents.base import Metrics
+from counterpoint.agents.extraction import UnitGaussian, awr_loss
+from counterpoint.agents.networks import EnsembleMLP, InputEncoder, flat, initialise
+from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.gcivl import expectile_value_loss
+from counterpoint.data.episode import Spaces
+from counterpoint.data.spec import Spec
+
+
+class HIQLConfig(OGBenchConfig):
+    """Settings of HIQL: OGBench's.
+
+    Attributes:
+        expectile: Expectile of V.
+        alpha: Sharpness of AWR's weights, of both policies.
+        subgoal_steps: Number of steps to a subgoal (k).
+        representation: Number of dimensions of phi (D).
+        low_trains_phi: Let gradients of the low policy reach phi; OGBench does for images.
+    """
+
+    expectile: float = Field(default=0.7, gt=0, lt=1)
+    alpha: float = Field(default=3.0, ge=0)
+    subgoal_steps: PositiveInt = 25
+    representation: PositiveInt = 10
+    low_trains_phi: bool = False
+
+
+class SubgoalValue(nn.Module):
+    """Twin V(s, phi([s; g])) and phi; `frozen` twins are a moving average that reads the same phi.
+
+    Args:
+        spaces: Shapes of observations, goals and actions.
+        config: Widths and form.
+        generator: Generator for the initial weights.
+    """
+
+    def __init__(self, spaces: Spaces, config: HIQLConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encode = InputEncoder(spaces, generator=generator)
+        observation, form, hidden = self.encode.observation_width, config.form, config.hidden
+        phi = [self.encode.width, *hidden, config.representation]
+        self.phi = EnsembleMLP(1, phi, form=form, generator=generator)
+        twins = [observation + config.representation, *hidden, 1]
+        self.twins = EnsembleMLP(2, twins, form=form, generator=generator)
+        initialise(self, "glorot", generator)
+
+    def subgoal(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B D"]:
+        """Return phi([s; g]), of length sqrt(D)."""
+        return at_length(self.phi(self.encode.situation(observation, goal))[0])
+
+    def forward(self, observation: Tensor, goal: Tensor, twins: EnsembleMLP | None = None) -> Float[Tensor, "2 B"]:
+        """Return V of both twins, or of other twins on this phi."""
+        found: Tensor = (twins or self.twins)(flat(self.encode(observation), self.subgoal(observation, goal)))
+        return found[..., 0]
+
+
+def at_length(vectors: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+    """Return vectors scaled to the length sqrt(D)."""
+    found: Tensor = vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) * vectors.shape[-1] ** 0.5
+    return found
+
+
+class HIQL(OGBenchAgent):
+    """A high policy that chooses subgoals and a low one that reaches them; arguments as for `Agent`."""
+
+    name: ClassVar[str] = "hiql"
+    config: HIQLConfig
+    reads = OGBenchAgent.reads | {"subgoal", "target", "target_goal"}
+
+    def build(self, weights: torch.Generator) -> None:
+        """Create the value with its target network, and both policies."""
+        config, spaces = self.config, self.spaces
+        value = SubgoalValue(spaces, config, weights)
+        self.value, self.target_value = self.tracked("value", value, config.lr, config.tau)
+        observation, D = value.encode.observation_width, config.representation
+        low = UnitGaussian(observation + D, spaces.action, config.hidden, config.activation, weights)
+        high = UnitGaussian(value.encode.width, D, config.hidden, config.activation, weights)
+        self.actor = self.network("actor", low, config.lr)
+        self.planner = self.network("planner", high, config.lr)
+
+    def sampling(self) -> Spec:
+        """Return the spec with subgoals."""
+        return super().sampling().with_index(subgoal=self.config.subgoal_steps)
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
+        """Compute the losses of V with phi, and of the low (`actor`) and the high policy (`planner`)."""
+        config, observation, goal = self.config, batch["observation"], batch["value_goal"]
+        following, near, wanted = batch["next_observation"], batch["subgoal"], batch["actor_goal"]
+        with torch.no_grad():
+            later = self.value(following, goal, self.target_value.twins)
+            now = self.value(observation, goal, self.target_value.twins).mean(dim=0)
+            advantage = self.target_of(batch, later.amin(dim=0)) - now
+            targets = self.target_of(batch, later)
+            low = (self.value(following, near) - self.value(observation, near)).mean(dim=0)
+            high = (self.value(batch["target"], wanted) - self.value(observation, wanted)).mean(dim=0)
+            target = self.value.subgoal(observation, batch["target_goal"])
+        value = self.value(observation, goal)
+        loss = expectile_value_loss(advantage, targets - value, config.expectile)
+        with torch.set_grad_enabled(config.low_trains_phi and torch.is_grad_enabled()):
+            subgoal = self.value.subgoal(observation, near)
+        mean = self.actor(flat(self.value.encode(observation), subgoal))
+        planned = self.planner(self.value.encode.situation(observation, wanted))
+        return {
+            "loss": loss,
+            "value/loss": loss,
+            "value/value": value.mean(),
+            "actor/loss": awr_loss(mean, batch["action"], low, config.alpha),
+            "actor/mean_squared_error": (mean - batch["action"]).square().mean(),
+            "planner/loss": awr_loss(planned, target, high, config.alpha),
+            "planner/mean_squared_error": (planned - target).square().mean(),
+        }
+
+    def mean(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
+        """Return the low policy's mean action for the high policy's mean subgoal."""
+        subgoal = at_length(self.planner(self.value.encode.situation(observation, goal)))
+        found: Tensor = self.actor(flat(self.value.encode(observation), subgoal))
+        return found

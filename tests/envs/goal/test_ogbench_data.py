@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from counterpoint.cli import main
+from counterpoint.envs.goal import ogbench_data as module
+from counterpoint.envs.goal.ogbench_data import (
+    PROTOCOLS,
+    MazeOracle,
+    OGBenchCollect,
+    cells_at,
+    collect_ogbench,
+    cube_in_sight,
+    recorded,
+)
+from counterpoint.formats import open_dataset
+from tests.golden.load import golden
+
+pytest.importorskip("ogbench")
+pytestmark = pytest.mark.sim
+
+WALLS = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 1, 1, 1, 1]])
+SEEDED = ("pointmaze-medium-navigate", "pointmaze-medium-stitch", "cube-single-play", "cube-double-noisy")
+SEEDED += ("scene-play", "puzzle-3x3-play")
+
+
+@pytest.mark.parametrize("dataset", SEEDED)
+def test_episodes_are_to_the_bit_those_of_ogbench_s_own_scripts(dataset: str) -> None:
+    arrays, about = golden("ogbench_data_a")
+    config = OGBenchCollect(out=Path("out"), dataset=dataset, steps=about["rows"])
+    env = module._OGBenchCollection(config).make(config.tasks[0])
+    found = recorded(env, replace(config.protocol, random=0.0), about["seed"])
+    env.close()
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, arrays[f"{dataset}/{name}"].numpy())
+
+
+def test_the_protocols_are_ogbench_s() -> None:
+    assert len(PROTOCOLS) == 26
+    said = {name: (one.episodes, one.steps, one.noise, one.random) for name, one in PROTOCOLS.items()}
+    assert said["pointmaze-giant-navigate"] == (500, 2001, 0.5, 0.0)
+    assert said["pointmaze-large-stitch"] == (5000, 201, 0.5, 0.0)
+    assert said["cube-triple-play"] == (3000, 1001, 0.1, 0.0)
+    assert said["puzzle-4x6-noisy"] == (5000, 1001, 0.1, 0.2)
+    config = OGBenchCollect(out=Path("out"), dataset="scene-noisy", episodes=30)
+    assert (config.episodes, config.val_episodes, config.noise, config.steps) == (30, 3, 0.1, 1001)
+
+
+def test_cells_at_a_distance_and_corridors() -> None:
+    assert cells_at(WALLS, (2, 1), 1) == [(1, 1)]
+    assert cells_at(WALLS, (2, 1), 4) == [(2, 3)]
+    assert cells_at(WALLS, (2, 1), 5) == []
+
+    class Env:
+        maze_map = WALLS
+
+        @property
+        def unwrapped(self) -> Env:
+            return self
+
+    oracle = MazeOracle(Env(), PROTOCOLS["pointmaze-medium-navigate"])
+    assert oracle.cells == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 3)]
+    assert oracle.junctions == [(1, 1), (1, 3), (2, 1), (2, 3)]  # (1, 2) is a corridor
+
+
+def test_a_cube_that_leaves_the_view_is_seen() -> None:
+    places = np.zeros((4, 20))
+    places[:, 14:17] = [0.4, 0.0, 0.02]
+    assert cube_in_sight(places)
+    for y, z, seen in ((0.3, 0.02, False), (-0.31, 0.02, False), (-0.31, 0.07, True)):
+        moved = places.copy()
+        moved[2, 15:17] = y, z
+        assert cube_in_sight(moved) == seen
+
+
+def test_a_recording_is_ogbench_s_file_and_does_not_depend_on_workers(tmp_path: Path) -> None:
+    settings = {"dataset": "pointmaze-medium-stitch", "episodes": 3, "val_episodes": 1, "steps": 21}
+    for name, workers in (("one", 1), ("two", 2)):
+        collect_ogbench(OGBenchCollect(out=tmp_path / name, workers=workers, **settings))
+    file = "pointmaze-medium-stitch-v0.npz"
+    with np.load(tmp_path / "one" / file) as first, np.load(tmp_path / "two" / file) as second:
+        assert set(first) == {"observations", "actions", "terminals", "qpos", "qvel"}
+        assert first["observations"].dtype == first["actions"].dtype == np.float32
+        assert np.flatnonzero(first["terminals"]).tolist() == [20, 41, 62]
+        for name in first:
+            np.testing.assert_array_equal(first[name], second[name])
+    store = open_dataset(tmp_path / "one" / file, split="train")
+    assert [info.length for info in store.episodes] == [21, 21, 21]
+    assert len(open_dataset(tmp_path / "one" / file, split="val").episodes) == 1
+    about = json.loads((tmp_path / "one" / "collect.json").read_text())
+    assert about["collect"]["versions"]["ogbench"]
+
+
+def test_an_unknown_data_set_is_refused_with_a_suggestion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValidationError, match=r"did you mean .pointmaze-medium-navigate."):
+        OGBenchCollect(out=tmp_path, dataset="pointmaze-medium-navigat")
+    with pytest.raises(SystemExit) as ended:
+        main(["collect", "ogbench", "--dataset", "cube-single", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    assert "cube-single-play" in capsys.readouterr().err
