@@ -212,7 +212,8 @@ def dropouts() -> str:
         for cell in (cell for one in found for cell in one[method]["every"]):
             at = (cell["learning_rate"], cell["steps"])
             margins.setdefault(cell["values"]["encoder.dropout"], {}).setdefault(at, []).append(cell["margin"])
-        lines.append([method, *(number(max(np.mean(each) for each in cells.values())) for cells in margins.values())])
+        best = [max(float(np.mean(each)) for each in cells.values()) for cells in margins.values()]
+        lines.append([method, *map(number, best)])
     return markdown(["method", *(f"dropout {share:g}" for share in margins)], lines)
 
 

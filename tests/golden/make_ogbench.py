@@ -55,22 +55,26 @@ def main(impls: str, out: str) -> None:
         }
         network = agent.network.replace(params=unflatten_dict(flat))
         agent = agent.replace(network=network)
-        states = ("observations", "next_observations", "value_goals", "actor_goals")
-        states += ("low_actor_goals", "high_actor_goals", "high_actor_targets")
+        states = ["observations", "next_observations", "value_goals", "actor_goals"]
+        states += ["low_actor_goals", "high_actor_goals", "high_actor_targets"]
         batch = {key: rng.normal(size=(ROWS, OBSERVATION)) for key in states}
         reached = np.array([0.0, 1.0, 0.0, 0.0, 1.0])
         batch |= {"actions": rng.uniform(-1, 1, (ROWS, ACTION)), "masks": 1 - reached, "rewards": reached - 1}
         loss_of = partial(agent.total_loss, batch, rng=jax.random.PRNGKey(0))
         gradient, info = jax.grad(loss_of, has_aux=True)(agent.network.params)
-        arrays = {f"p/{'/'.join(path)}": np.asarray(value) for path, value in flat.items()}
+        arrays: dict[str, Any] = {f"p/{'/'.join(path)}": np.asarray(value) for path, value in flat.items()}
         arrays |= {f"grad/{'/'.join(path)}": np.asarray(value) for path, value in flatten_dict(gradient).items()}
         arrays |= {key: np.asarray(value, np.float64) for key, value in batch.items()}
         arrays |= {f"info/{key}": np.asarray(value, np.float64) for key, value in info.items()}
         goals = batch["high_actor_goals" if kind == "hiql" else "actor_goals"]
         action = agent.sample_actions(batch["observations"], goals, seed=jax.random.PRNGKey(0), temperature=0.0)
-        arrays |= {"acted": np.asarray(action)}
+        arrays["acted"] = np.asarray(action)
         np.savez_compressed(Path(out) / f"ogbench_{name}_a.npz", **arrays)
-        about = {"official": "seohongpark/ogbench@1d41409", "file": f"impls/agents/{kind}.py", "changes": changes}
+        about: dict[str, Any] = {
+            "official": "seohongpark/ogbench@1d41409",
+            "file": f"impls/agents/{kind}.py",
+            "changes": changes,
+        }
         about |= {"rows": ROWS, "observation": OBSERVATION, "action": ACTION, "hidden": HIDDEN, "dtype": "float64"}
         (Path(out) / f"ogbench_{name}_a.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 

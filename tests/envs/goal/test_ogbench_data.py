@@ -26,8 +26,14 @@ pytest.importorskip("ogbench")
 pytestmark = pytest.mark.sim
 
 WALLS = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 1, 1, 1, 1]])
-SEEDED = ("pointmaze-medium-navigate", "pointmaze-medium-stitch", "cube-single-play", "cube-double-noisy")
-SEEDED += ("scene-play", "puzzle-3x3-play")
+SEEDED = [
+    "pointmaze-medium-navigate",
+    "pointmaze-medium-stitch",
+    "cube-single-play",
+    "cube-double-noisy",
+    "scene-play",
+    "puzzle-3x3-play",
+]
 
 
 @pytest.mark.parametrize("dataset", SEEDED)

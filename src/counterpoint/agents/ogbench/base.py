@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from pydantic import Field, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoint.agents.base import Agent, AgentConfig
 from counterpoint.agents.extraction import GoalPolicy
@@ -32,37 +32,81 @@ class OGBenchConfig(AgentConfig):
     Attributes:
         hidden: Widths of the hidden layers.
         activation: Activation after every hidden layer.
-        layer_norm: Normalise the hidden layers of values (not of policies).
         lr: Adam's learning rate for all networks.
-        tau: Rate of the target networks' soft update.
-        alpha: Sharpness of AWR's weights, or the weight of cloning in DDPG+BC.
-        value_goals: Goals for values.
         actor_goals: Goals for the policy.
     """
 
     hidden: tuple[PositiveInt, ...] = Field(default=(512, 512, 512), min_length=1)
     activation: Activation = "gelu"
-    layer_norm: bool = True
     lr: float = Field(default=3e-4, gt=0)
-    tau: float = Field(default=0.005, gt=0, le=1)
+    actor_goals: GoalMix = GoalMix(future=1.0, geometric=False)
+
+    @property
+    def goals(self) -> dict[str, GoalMix]:
+        """The mixtures of goals by name."""
+        return {"actor": self.actor_goals}
+
+
+class OGBenchValueConfig(OGBenchConfig):
+    """Settings of the agents that have a value, too.
+
+    Attributes:
+        layer_norm: Normalise the hidden layers of values (not of policies).
+        alpha: Sharpness of AWR's weights, or the weight of cloning in DDPG+BC.
+        value_goals: Goals for values.
+    """
+
+    layer_norm: bool = True
     alpha: float = Field(default=10.0, ge=0)
     value_goals: GoalMix = GoalMix(current=0.2, future=0.5, random=0.3)
-    actor_goals: GoalMix = GoalMix(future=1.0, geometric=False)
 
     @property
     def form(self) -> Form:
         """What follows the hidden layers of values."""
         return Form(self.activation, self.layer_norm)
 
+    @property
+    def goals(self) -> dict[str, GoalMix]:
+        """The mixtures of goals by name."""
+        return {"value": self.value_goals, **super().goals}
+
 
 class OGBenchAgent(Agent):
-    """A policy with unit variance beside a value; arguments as for `Agent`. Continuous actions only."""
+    """A policy with unit variance; arguments as for `Agent`. Continuous actions only."""
 
     config: OGBenchConfig
     continuous_only: ClassVar[bool] = True
+    actor: nn.Module
     reads: frozenset[str] = frozenset(
         {"observation", "action", "next_observation", "value_goal", "actor_goal", REACHED}
     )
+
+    def policy(self, weights: torch.Generator) -> GoalPolicy:
+        """Return a new policy."""
+        return GoalPolicy(self.spaces, self.config.hidden, self.config.activation, weights)
+
+    def sampling(self) -> Spec:
+        """Return the spec of transitions with goals; futures beyond an episode's end are its last state."""
+        config = self.config
+        return Spec.transitions(self.reads - {REACHED}, discount=config.discount, tail="clip", goals=config.goals)
+
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
+        """Return the policy's mean, or a sample from it, clipped to [-1, 1]."""
+        mean = self.mean(observation, goal)
+        if explore is not None:
+            mean = mean + torch.randn(mean.shape, generator=explore, device=self.device)
+        return mean.clamp(-1, 1)
+
+    def mean(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
+        """Return the mean action, not clipped."""
+        found: Tensor = self.actor(observation, goal)
+        return found
+
+
+class OGBenchValueAgent(OGBenchAgent):
+    """A policy beside a value; arguments as for `Agent`."""
+
+    config: OGBenchValueConfig
 
     def values(self, weights: torch.Generator, *, members: int = 2, actions: int = 0) -> SituationMLP:
         """Return a new value V(s, g), or Q(s, g, a) with `actions`, of `members` perceptrons."""
@@ -86,28 +130,7 @@ class OGBenchAgent(Agent):
             generator=weights,
         )
 
-    def policy(self, weights: torch.Generator) -> GoalPolicy:
-        """Return a new policy."""
-        return GoalPolicy(self.spaces, self.config.hidden, self.config.activation, weights)
-
-    def sampling(self) -> Spec:
-        """Return the spec of transitions with both goals; futures beyond an episode's end are its last state."""
-        goals = {"value": self.config.value_goals, "actor": self.config.actor_goals}
-        return Spec.transitions(self.reads - {REACHED}, discount=self.config.discount, tail="clip", goals=goals)
-
     def target_of(self, batch: Mapping[str, Tensor], later: Float[Tensor, "*E B"]) -> Float[Tensor, "*E B"]:
         """Return r + gamma V(s', g), with r = -1, or r = 0 and nothing later at the goal."""
         missed = (~batch[REACHED]).to(later.dtype)
         return missed * (self.config.discount * later - 1)
-
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
-        """Return the policy's mean, or a sample from it, clipped to [-1, 1]."""
-        mean = self.mean(observation, goal)
-        if explore is not None:
-            mean = mean + torch.randn(mean.shape, generator=explore, device=self.device)
-        return mean.clamp(-1, 1)
-
-    def mean(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
-        """Return the mean action, not clipped."""
-        found: Tensor = self.actor(observation, goal)
-        return found

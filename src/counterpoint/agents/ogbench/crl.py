@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import awr_loss, ddpg_bc_loss
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, initialise, matched, pair_metrics, pairs
-from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import GoalMix
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 
 
-class OGBenchCRLConfig(OGBenchConfig):
+class OGBenchCRLConfig(OGBenchValueConfig):
     """Settings of contrastive RL: OGBench's.
 
     Attributes:
@@ -42,7 +42,7 @@ class OGBenchCRLConfig(OGBenchConfig):
 
 
 class BilinearValue(nn.Module):
-    """v(s, g) = phi(s) . psi(g) / sqrt(D); arguments as for `OGBenchAgent.values`."""
+    """v(s, g) = phi(s) . psi(g) / sqrt(D); arguments as for `OGBenchValueAgent.values`."""
 
     def __init__(self, spaces: Spaces, config: OGBenchCRLConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class BilinearValue(nn.Module):
         return self.phi(self.encode(observation)) * self.scale, self.psi(self.encode(goal))  # type: ignore[operator]
 
 
-class OGBenchCRL(OGBenchAgent):
+class OGBenchCRL(OGBenchValueAgent):
     """Contrastive RL; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_crl"

@@ -22,24 +22,26 @@ from torch import Tensor
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import awr_loss, ddpg_bc_loss
 from counterpoint.agents.iql import expectile_loss
-from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 
 
-class GCIQLConfig(OGBenchConfig):
+class GCIQLConfig(OGBenchValueConfig):
     """Settings of GCIQL: OGBench's.
 
     Attributes:
-        expectile: Expectile of V (tau of the equations): 0.5 is the mean, 1 the largest value in the data.
+        expectile: Expectile of V (tau in the equations): 0.5 is the mean, 1 the largest value in the data.
         extraction: The policy's loss.
         alpha: Weight of cloning in DDPG+BC, or sharpness of AWR's weights.
+        tau: Rate of the target network's soft update.
     """
 
+    tau: float = Field(default=0.005, gt=0, le=1)
     expectile: float = Field(default=0.9, gt=0, lt=1)
     extraction: Literal["ddpg_bc", "awr"] = "ddpg_bc"
     alpha: float = Field(default=0.3, ge=0)
 
 
-class GCIQL(OGBenchAgent):
+class GCIQL(OGBenchValueAgent):
     """Implicit Q-learning with relabelled goals; arguments as for `Agent`."""
 
     name: ClassVar[str] = "gciql"

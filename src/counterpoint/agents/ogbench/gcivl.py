@@ -22,16 +22,18 @@ from torch import Tensor
 
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import awr_loss
-from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 
 
-class GCIVLConfig(OGBenchConfig):
+class GCIVLConfig(OGBenchValueConfig):
     """Settings of GCIVL: OGBench's.
 
     Attributes:
-        expectile: Expectile of V (tau of the equations): 0.5 is the mean, 1 the largest value in the data.
+        expectile: Expectile of V (tau in the equations): 0.5 is the mean, 1 the largest value in the data.
+        tau: Rate of the target network's soft update.
     """
 
+    tau: float = Field(default=0.005, gt=0, le=1)
     expectile: float = Field(default=0.9, gt=0, lt=1)
 
 
@@ -43,7 +45,7 @@ def expectile_value_loss(
     return (weight * gaps.square()).mean(dim=1).sum()
 
 
-class GCIVL(OGBenchAgent):
+class GCIVL(OGBenchValueAgent):
     """Implicit V-learning with AWR; arguments as for `Agent`."""
 
     name: ClassVar[str] = "gcivl"

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import UnitGaussian, awr_loss
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, flat, initialise
-from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 from counterpoint.agents.ogbench.gcivl import expectile_value_loss
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 
 
-class HIQLConfig(OGBenchConfig):
+class HIQLConfig(OGBenchValueConfig):
     """Settings of HIQL: OGBench's.
 
     Attributes:
@@ -39,8 +39,10 @@ class HIQLConfig(OGBenchConfig):
         subgoal_steps: Number of steps to a subgoal (k).
         representation: Number of dimensions of phi (D).
         low_trains_phi: Let gradients of the low policy reach phi; OGBench does for images.
+        tau: Rate of the target network's soft update.
     """
 
+    tau: float = Field(default=0.005, gt=0, le=1)
     expectile: float = Field(default=0.7, gt=0, lt=1)
     alpha: float = Field(default=3.0, ge=0)
     subgoal_steps: PositiveInt = 25
@@ -83,12 +85,12 @@ def at_length(vectors: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
     return found
 
 
-class HIQL(OGBenchAgent):
+class HIQL(OGBenchValueAgent):
     """A high policy that chooses subgoals and a low one that reaches them; arguments as for `Agent`."""
 
     name: ClassVar[str] = "hiql"
     config: HIQLConfig
-    reads = OGBenchAgent.reads | {"subgoal", "target", "target_goal"}
+    reads = OGBenchValueAgent.reads | {"subgoal", "target", "target_goal"}
 
     def build(self, weights: torch.Generator) -> None:
         """Create the value with its target network, and both policies."""

@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import awr_loss, ddpg_bc_loss
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, initialise
-from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 from counterpoint.agents.qrl import IntervalQuasimetric, push_loss, step_excess
 from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import GoalMix
 
 
-class OGBenchQRLConfig(OGBenchConfig):
+class OGBenchQRLConfig(OGBenchValueConfig):
     """Settings of QRL: OGBench's.
 
     Attributes:
@@ -91,7 +91,7 @@ class LatentDistance(nn.Module):
         return found
 
 
-class OGBenchQRL(OGBenchAgent):
+class OGBenchQRL(OGBenchValueAgent):
     """Quasimetric RL; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_qrl"

@@ -22,27 +22,29 @@ from counterpoint.agents.base import Metrics
 from counterpoint.agents.contrastive import ACTOR_OBJECTIVES
 from counterpoint.agents.extraction import ddpg_bc_loss
 from counterpoint.agents.networks import pair_metrics, pairs
-from counterpoint.agents.ogbench.base import OGBenchAgent, OGBenchConfig
+from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 from counterpoint.data.transitions import GoalMix
 from counterpoint.objectives.td_infonce import td_infonce_loss
 
 
-class OGBenchTDInfoNCEConfig(OGBenchConfig):
+class OGBenchTDInfoNCEConfig(OGBenchValueConfig):
     """Settings of TD InfoNCE in OGBench's form.
 
     Attributes:
         representation: Number of dimensions of phi and psi (D).
         actor_objective: The policy's Q: `softmax` (Eq. 11) or `logit`, as in contrastive RL.
         alpha: Weight of cloning in DDPG+BC.
+        tau: Rate of the target network's soft update.
     """
 
+    tau: float = Field(default=0.005, gt=0, le=1)
     representation: PositiveInt = 512
     actor_objective: Literal["softmax", "logit"] = "softmax"
     alpha: float = Field(default=0.1, ge=0)
     value_goals: GoalMix = GoalMix(random=1.0)
 
 
-class OGBenchTDInfoNCE(OGBenchAgent):
+class OGBenchTDInfoNCE(OGBenchValueAgent):
     """TD InfoNCE; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_td_infonce"

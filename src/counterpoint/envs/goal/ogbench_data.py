@@ -129,7 +129,8 @@ class OGBenchCollect(CollectConfig):
     @property
     def protocol(self) -> Protocol:
         """OGBench's protocol of the data set, with this configuration's noise and length."""
-        return replace(PROTOCOLS[self.dataset], noise=self.noise, steps=self.steps)
+        known = PROTOCOLS[self.dataset]
+        return replace(known, noise=self.noise or 0.0, steps=self.steps or known.steps)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -165,7 +166,7 @@ class _OGBenchCollection(Collection):
         import_mujoco()
         import_extra(PREFIX, "sim")  # registers the environments
         protocol = self.config.protocol
-        options = {} if protocol.in_maze else {"mode": "data_collection"}
+        options: dict[str, Any] = {} if protocol.in_maze else {"mode": "data_collection"}
         env = gymnasium.make(task, terminate_at_goal=False, max_episode_steps=protocol.steps, **options)
         remove_model_file(env)
         return env
@@ -187,7 +188,7 @@ class _OGBenchCollection(Collection):
             for split, ending in (("train", ""), ("val", "-val")):
                 episodes = [staging.arrays(place) for place, own in enumerate(splits) if own == split]
                 if episodes:
-                    np.savez_compressed(made / f"{self.config.dataset}-v0{ending}.npz", **_columns(episodes))
+                    np.savez_compressed(made / f"{self.config.dataset}-v0{ending}.npz", **_columns(episodes))  # type: ignore[arg-type]
             (made / NOTE).write_text(json.dumps(info, indent=2))
             made.rename(folder)
 
@@ -292,7 +293,8 @@ class ManipulationOracle:
     def act(self, observation: Array, info: Mapping[str, Any]) -> Array:
         """Return the oracle's action, in `noisy` with noise; or now and then a random action."""
         if np.random.rand() < self.protocol.random:
-            return np.random.uniform(-1, 1, self.env.action_space.shape)  # OGBench's sampler cannot be seeded
+            # OGBench's own sampler of actions cannot be seeded.
+            return np.asarray(np.random.uniform(-1, 1, self.env.action_space.shape))
         action = np.array(self.oracle.select_action(observation, info))
         if self.protocol.kind == "noisy":
             action = action + np.random.normal(0, self.spread * np.array(NOISE), action.shape)
