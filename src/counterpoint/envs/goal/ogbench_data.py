@@ -22,14 +22,14 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect
 from counterpoint.envs.goal.tasks import PREFIX, global_seed, remove_model_file
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.envs.rendering import import_mujoco
-from counterpoint.errors import import_extra, require_known
+from counterpoint.errors import import_extra, suggestion
 from counterpoint.files import Beside
 
 Kind = Literal["navigate", "stitch", "play", "noisy"]
@@ -115,13 +115,20 @@ class OGBenchCollect(CollectConfig):
     steps: int | None = Field(default=None, ge=2)
     episodes: int | None = Field(default=None, ge=0)
 
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, dataset: str) -> str:
+        if dataset not in PROTOCOLS:
+            raise ValueError(f"one of {', '.join(PROTOCOLS)}; {suggestion(dataset, PROTOCOLS)}".rstrip("; "))
+        return dataset
+
     @model_validator(mode="before")
     @classmethod
     def _as_ogbench(cls, given: Any) -> Any:
         """Fill what is not given with OGBench's values."""
-        name = str(given.get("dataset"))
-        require_known(name, PROTOCOLS, "dataset", repr(name))
-        protocol, own = PROTOCOLS[name], {key: value for key, value in given.items() if value is not None}
+        protocol, own = PROTOCOLS.get(str(given.get("dataset"))), {k: v for k, v in given.items() if v is not None}
+        if protocol is None:
+            return own
         episodes = own.get("episodes", protocol.episodes)
         filled = {"episodes": episodes, "noise": protocol.noise, "steps": protocol.steps}
         return filled | {"val_episodes": int(episodes) // 10} | own
