@@ -25,7 +25,7 @@ LAYER_NORM_EPSILON = 1e-6
 
 
 class Form(NamedTuple):
-    """What follows every hidden layer: an activation and, if `layer_norm`, then a layer normalisation (as in OGBench).
+    """The form of hidden layers: their activation and, if `layer_norm`, a layer normalisation after it (as in OGBench).
 
     `gelu` is its tanh approximation, which is JAX's default.
     """
@@ -73,7 +73,7 @@ class EnsembleMLP(nn.Module):
         members: Number of perceptrons (E).
         sizes: Widths of the layers, input first.
         activate_last: Let the output be followed by `form` too.
-        form: What follows every hidden layer.
+        form: The form of the hidden layers.
         generator: Generator for the initial weights, of kind "fan_in" in `initialise`.
     """
 
@@ -331,7 +331,7 @@ class SituationMLP(nn.Module):
         generator: Generator for the initial weights.
         members: Number of perceptrons (E).
         actions: Number of action dimensions (A) if the network also reads an action, as Q does; otherwise 0.
-        form: What follows every hidden layer.
+        form: The form of the hidden layers.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ class ContrastiveCritic(nn.Module):
         temperature: Divisor of phi.
         reads_goal: Let phi also read the goal that the policy is commanded to reach.
         init: Initial weights of phi and psi; see `initialise`.
-        form: What follows every hidden layer.
+        form: The form of the hidden layers.
         generator: Generator for the initial weights.
     """
 

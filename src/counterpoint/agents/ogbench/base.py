@@ -62,7 +62,7 @@ class OGBenchValueConfig(OGBenchConfig):
 
     @property
     def form(self) -> Form:
-        """What follows the hidden layers of values."""
+        """The form of the hidden layers of values."""
         return Form(self.activation, self.layer_norm)
 
     @property

@@ -58,7 +58,7 @@ class Protocol:
 
     Attributes:
         env: The environment's gymnasium id.
-        kind: What the oracle does.
+        kind: The oracle's behaviour.
         episodes: Number of training episodes; a tenth more for validation.
         steps: Number of rows of an episode, one more than its transitions.
         noise: Standard deviation of the noise on actions.
@@ -241,7 +241,7 @@ class MazeOracle:
 
     Args:
         env: The maze.
-        protocol: What to do, and the noise.
+        protocol: The behaviour and the noise.
     """
 
     def __init__(self, env: Any, protocol: Protocol) -> None:
@@ -279,7 +279,7 @@ class ManipulationOracle:
 
     Args:
         env: The table.
-        protocol: What to do, and the noise.
+        protocol: The behaviour and the noise.
     """
 
     def __init__(self, env: Any, protocol: Protocol) -> None:

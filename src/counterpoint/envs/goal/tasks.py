@@ -283,7 +283,7 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
         task: Number of the task of every episode, from 1; by default the episode's seed draws one.
 
     Raises:
-        BadInputError: If the environment has no such task.
+        BadInputError: If the environment does not have this task.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], task: int | None = None) -> None:
