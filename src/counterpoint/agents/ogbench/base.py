@@ -1,9 +1,8 @@
 """The base of OGBench's agents: two goals a transition, drawn from mixtures, values of them, and an extracted policy.
 
 Park et al., ICLR 2025, Appendix C, and its code (`impls`, commit 1d41409). A transition has a goal for values, whose
-reward is 0 if it is the transition's own state and otherwise -1, and a goal for the policy. Three differences from its
-data: an episode's last state can be a goal, not a start; no random goal is a last state, as there; and only continuous
-actions are read.
+reward is 0 if it is the transition's own state and otherwise -1, and a goal for the policy. Unlike OGBench's, a later
+state can be the last one of its episode. Actions are continuous.
 """
 
 from __future__ import annotations
