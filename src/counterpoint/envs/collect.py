@@ -418,11 +418,12 @@ def _lost(dropped: int, raised: int) -> str:
 
 def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
     lost = _lost(*(sum(about[key] for about in abouts) for key in ("dropped", "raised")))
-    if "return" in abouts[0]:
-        earned = f"mean return {np.mean([about['return'] for about in abouts]):.1f}"
+    returns = [about["return"] for about in abouts if "return" in about]
+    if returns:  # some data have no rewards, so that all returns are 0
+        earned = f"mean return {np.mean(returns):.1f}" if any(returns) else ""
     else:
         earned = f"{sum(about['success'] for about in abouts)} of {len(abouts)} solved"
-    return f"{earned}, {lost}" if lost else earned
+    return ", ".join(part for part in (earned, lost) if part)
 
 
 def collected_about(out: Path) -> dict[str, Any] | None:
