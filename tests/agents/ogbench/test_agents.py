@@ -30,6 +30,7 @@ from tests.agents.baseline_batches import (
     batch_of,
 )
 from tests.agents.ogbench.from_golden import assert_same_gradients, fill, ogbench_agent, places, policy_places
+from tests.marks import quick
 
 NAMES = ("ogbench_gcbc", "gcivl", "gciql", "ogbench_crl", "ogbench_qrl", "hiql", "ogbench_td_infonce")
 EXTRACTIONS = ("ddpg_bc", "awr")
@@ -223,7 +224,7 @@ def test_losses_reach_their_own_networks(name: str) -> None:
     assert_losses_are_apart(agent, agent.losses(batch_of(WHOLE)), names)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(["hiql"], NAMES))
 def test_images_are_read(name: str) -> None:
     assert_learns(make(name, spaces=IMAGE), steps=10)
 

@@ -13,6 +13,7 @@ from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
 from counterpoint.errors import BadInputError
 from counterpoint.training.recipe import load_recipe
 from tests.formats.test_ogbench import write_ogbench
+from tests.marks import quick
 
 pytest.importorskip("ogbench")
 pytestmark = pytest.mark.sim
@@ -76,7 +77,7 @@ def test_a_task_can_be_chosen() -> None:
         make_goal_env(EnvConfig(name="FetchReach-v4", task=1))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", quick(["hiql", "td_infonce"], METHODS))
 def test_a_file_as_it_is_trains_and_is_evaluated_in_its_maze(method: str, tmp_path: Path) -> None:
     data, run = tmp_path / "pointmaze-medium-stitch-v0.npz", tmp_path / "run"
     write_ogbench(data, (20, 20))

@@ -21,6 +21,7 @@ from counterpoint.envs.goal.ogbench_data import (
 )
 from counterpoint.formats import open_dataset
 from tests.golden.load import golden
+from tests.marks import quick
 
 pytest.importorskip("ogbench")
 pytestmark = pytest.mark.sim
@@ -36,7 +37,7 @@ SEEDED = [
 ]
 
 
-@pytest.mark.parametrize("dataset", SEEDED)
+@pytest.mark.parametrize("dataset", quick(["pointmaze-medium-navigate", "cube-single-play"], SEEDED))
 def test_episodes_are_to_the_bit_those_of_ogbench_s_own_scripts(dataset: str) -> None:
     arrays, about = golden("ogbench_data_a")
     config = OGBenchCollect(out=Path("out"), dataset=dataset, steps=about["rows"])
