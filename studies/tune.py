@@ -2,6 +2,8 @@
 
     python -m studies.tune --preset kitchen --data=DATA --out runs/tune_kitchen --keep tune_kitchen
     python -m studies.tune --preset bridge --data=BRIDGE_RLDS --out runs/tune_bridge --keep tune_bridge
+    python -m studies.tune --preset dropout --data=DATA --out runs/dropout_kitchen --keep tune_dropout_kitchen
+    python -m studies.tune --preset dropout --data=BRIDGE_RLDS --out runs/dropout_bridge --keep tune_dropout_bridge
 
 Each method is trained with three learning rates and three sets of settings of its own, and measured after several
 numbers of steps. Its authors' rate and settings are among them. The score is the mean over validation

@@ -51,9 +51,12 @@ class IQLConfig(AgentConfig):
     min_scale: float = Field(default=1e-2, gt=0)
 
 
-def expectile_loss(gap: Float[Tensor, " B"], expectile: float) -> Float[Tensor, ""]:
-    """Return the mean of |tau - 1(u < 0)| u^2 over gaps u."""
-    return ((expectile - (gap < 0).to(gap.dtype)).abs() * gap.square()).mean()
+def expectile_loss(
+    gap: Float[Tensor, "*E B"], expectile: float, advantage: Float[Tensor, " B"] | None = None
+) -> Float[Tensor, ""]:
+    """Return the mean of |tau - 1(u < 0)| u^2 over gaps u; with an advantage A, 1(A < 0) replaces 1(u < 0)."""
+    below = (gap if advantage is None else advantage) < 0
+    return ((expectile - below.to(gap.dtype)).abs() * gap.square()).mean()
 
 
 class IQL(RewardAgent):

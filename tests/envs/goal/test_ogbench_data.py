@@ -14,7 +14,6 @@ from counterpoint.envs.goal.ogbench_data import (
     PROTOCOLS,
     MazeOracle,
     OGBenchCollect,
-    cells_at,
     collect_ogbench,
     cube_in_sight,
     recorded,
@@ -59,11 +58,7 @@ def test_the_protocols_are_ogbench_s() -> None:
     assert (config.episodes, config.val_episodes, config.noise, config.steps) == (30, 3, 0.1, 1001)
 
 
-def test_cells_at_a_distance_and_corridors() -> None:
-    assert cells_at(WALLS, (2, 1), 1) == [(1, 1)]
-    assert cells_at(WALLS, (2, 1), 4) == [(2, 3)]
-    assert cells_at(WALLS, (2, 1), 5) == []
-
+def test_goals_are_corners_and_junctions_or_four_steps_away() -> None:
     class Env:
         maze_map = WALLS
 
@@ -72,8 +67,12 @@ def test_cells_at_a_distance_and_corridors() -> None:
             return self
 
     oracle = MazeOracle(Env(), PROTOCOLS["pointmaze-medium-navigate"])
-    assert oracle.cells == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 3)]
+    assert oracle.grid.free == ((1, 1), (1, 2), (1, 3), (2, 1), (2, 3))
     assert oracle.junctions == [(1, 1), (1, 3), (2, 1), (2, 3)]  # (1, 2) is a corridor
+    for _ in range(20):
+        task = MazeOracle(Env(), PROTOCOLS["pointmaze-medium-stitch"]).scene()["task_info"]
+        ends = {(2, 1): (2, 3), (2, 3): (2, 1)}  # no other cell has one that is four steps away
+        assert task["goal_ij"] == ends.get(task["init_ij"], task["init_ij"])
 
 
 def test_a_cube_that_leaves_the_view_is_seen() -> None:

@@ -76,9 +76,7 @@ class OGBenchAgent(Agent):
     config: OGBenchConfig
     continuous_only: ClassVar[bool] = True
     actor: nn.Module
-    reads: frozenset[str] = frozenset(
-        {"observation", "action", "next_observation", "value_goal", "actor_goal", REACHED}
-    )
+    reads: frozenset[str] = frozenset({"observation", "action", "actor_goal"})
 
     def policy(self, weights: torch.Generator) -> GoalPolicy:
         """Return a new policy."""
@@ -106,6 +104,7 @@ class OGBenchValueAgent(OGBenchAgent):
     """A policy beside a value; arguments as for `Agent`."""
 
     config: OGBenchValueConfig
+    reads = OGBenchAgent.reads | {"next_observation", "value_goal", REACHED}
 
     def values(self, weights: torch.Generator, *, members: int = 2, actions: int = 0) -> SituationMLP:
         """Return a new value V(s, g), or Q(s, g, a) with `actions`, of `members` perceptrons."""

@@ -47,16 +47,15 @@ class BilinearValue(nn.Module):
     def __init__(self, spaces: Spaces, config: OGBenchCRLConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.encode = InputEncoder(spaces, generator=generator)
-        widths = {"phi": self.encode.observation_width, "psi": self.encode.goal_width}
-        for name, width in widths.items():
-            sizes = [width, *config.hidden, config.representation]
-            setattr(self, name, EnsembleMLP(1, sizes, form=config.form, generator=generator))
+        more, form = (*config.hidden, config.representation), config.form
+        self.phi = EnsembleMLP(1, (self.encode.observation_width, *more), form=form, generator=generator)
+        self.psi = EnsembleMLP(1, (self.encode.goal_width, *more), form=form, generator=generator)
         self.scale = config.representation**-0.5
         initialise(self, "glorot", generator)
 
     def forward(self, observation: Tensor, goal: Tensor) -> tuple[Float[Tensor, "1 B D"], Float[Tensor, "1 B D"]]:
         """Return phi divided by sqrt(D), and psi."""
-        return self.phi(self.encode(observation)) * self.scale, self.psi(self.encode(goal))  # type: ignore[operator]
+        return self.phi(self.encode(observation)) * self.scale, self.psi(self.encode(goal))
 
 
 class OGBenchCRL(OGBenchValueAgent):

@@ -22,7 +22,6 @@ class OGBenchGCBC(OGBenchAgent):
 
     name: ClassVar[str] = "ogbench_gcbc"
     config: OGBenchConfig
-    reads = frozenset({"observation", "action", "actor_goal"})
 
     def build(self, weights: torch.Generator) -> None:
         """Create the policy, the only network."""

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import awr_loss
+from counterpoint.agents.iql import expectile_loss
 from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 
 
@@ -35,14 +35,6 @@ class GCIVLConfig(OGBenchValueConfig):
 
     tau: float = Field(default=0.005, gt=0, le=1)
     expectile: float = Field(default=0.9, gt=0, lt=1)
-
-
-def expectile_value_loss(
-    advantage: Float[Tensor, " B"], gaps: Float[Tensor, "2 B"], expectile: float
-) -> Float[Tensor, ""]:
-    """Return the sum over twins of E[|tau - 1(A < 0)| gap^2]."""
-    weight = (expectile - (advantage < 0).to(gaps.dtype)).abs()
-    return (weight * gaps.square()).mean(dim=1).sum()
 
 
 class GCIVL(OGBenchValueAgent):
@@ -68,7 +60,7 @@ class GCIVL(OGBenchValueAgent):
             wanted = batch["actor_goal"]
             ends = [self.value(state, wanted)[..., 0].mean(dim=0) for state in (observation, following)]
         value = self.value(observation, goal)[..., 0]
-        loss = expectile_value_loss(advantage, targets - value, self.config.expectile)
+        loss = 2 * expectile_loss(targets - value, self.config.expectile, advantage)  # the sum over twins
         mean = self.actor(observation, wanted)
         actor = awr_loss(mean, batch["action"], ends[1] - ends[0], self.config.alpha)
         return {

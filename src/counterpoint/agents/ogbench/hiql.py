@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.extraction import UnitGaussian, awr_loss
+from counterpoint.agents.iql import expectile_loss
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, flat, initialise
 from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
-from counterpoint.agents.ogbench.gcivl import expectile_value_loss
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 
@@ -120,7 +120,7 @@ class HIQL(OGBenchValueAgent):
             high = (self.value(batch["target"], wanted) - self.value(observation, wanted)).mean(dim=0)
             target = self.value.subgoal(observation, batch["target_goal"])
         value = self.value(observation, goal)
-        loss = expectile_value_loss(advantage, targets - value, config.expectile)
+        loss = 2 * expectile_loss(targets - value, config.expectile, advantage)  # the sum over twins
         with torch.set_grad_enabled(config.low_trains_phi and torch.is_grad_enabled()):
             subgoal = self.value.subgoal(observation, near)
         mean = self.actor(flat(self.value.encode(observation), subgoal))

@@ -6,7 +6,7 @@ Cells are (row, column), row 0 at the top (largest y), as in gymnasium-robotics.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,18 +63,24 @@ class MazeGrid:
         """Return the cell of one point."""
         return self.cells_of(point)[0]
 
-    def distances(self, source: Cell, within: Collection[Cell] | None = None) -> dict[Cell, int]:
-        """Return the number of steps from a cell to every cell that can be reached from it.
+    def distances(
+        self,
+        source: Cell,
+        within: Collection[Cell] | None = None,
+        neighbours: Callable[[Cell], Iterable[Cell]] | None = None,
+    ) -> dict[Cell, int]:
+        """Return the number of steps from a cell to every cell that can be reached from it, in the order of the search.
 
         Args:
             source: The cell at distance 0.
             within: Cells that may be entered; by default all free cells.
+            neighbours: Function that returns the four neighbours of a cell in the order in which they are searched.
         """
         allowed = set(self.free if within is None else within)
         found, frontier = {source: 0}, deque([source])
         while frontier:
             cell = frontier.popleft()
-            for other in _around(cell):
+            for other in (neighbours or _around)(cell):
                 if other in allowed and other not in found:
                     found[other] = found[cell] + 1
                     frontier.append(other)

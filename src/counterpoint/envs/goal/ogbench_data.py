@@ -13,7 +13,7 @@ and the oracles; the scripts, which drive them, are followed here:
 from __future__ import annotations
 
 import json
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -26,6 +26,7 @@ from pydantic import Field, field_validator, model_validator
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect
+from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.tasks import PREFIX, global_seed, remove_model_file
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.envs.rendering import import_mujoco
@@ -33,23 +34,16 @@ from counterpoint.errors import import_extra, suggestion
 from counterpoint.files import Beside
 
 Kind = Literal["navigate", "stitch", "play", "noisy"]
-Cell = tuple[int, int]
 STITCH_STEPS = 4
 """Number of cells to the goal of an episode of `stitch`."""
 SMOOTHING, LEAST_NORM = 0.5, 0.4
 """OGBench's smoothing of a plan's noise, and the smallest action of its feedback controllers."""
 NOISE = (1.0, 1.0, 1.0, 3.0, 10.0)
 """Factors of the noise on position (3), yaw and gripper in `noisy`."""
-STATES = {"qpos", "qvel", "button_states"}
-"""What a step's information says of the simulator before it, with the prefix `prev_`."""
-STACKING = {
-    "single": (0, 0),
-    "double": (0, 0.25),
-    "triple": (0.05, 0.35),
-    "quadruple": (0.1, 0.5),
-    "octuple": (0, 0.35),
-}
-"""Range of an episode's share of cubes that are put on others."""
+STATES = ("qpos", "qvel", "button_states")
+"""The simulator's state before a step, which the step's information holds under these names with the prefix `prev_`."""
+STACKING = {"single": (0, 0), "double": (0, 0.25), "triple": (0.05, 0.35), "quadruple": (0.1, 0.5)}
+"""Range of an episode's share of cubes that are put on others; .5 in other scenes."""
 
 
 @dataclass(frozen=True)
@@ -230,8 +224,9 @@ def recorded(env: Any, protocol: Protocol, seed: int) -> dict[str, Array]:
             oracle.after(info)
             rows["observations"].append(observation)
             rows["actions"].append(action)
-            for name in STATES & {key.removeprefix("prev_") for key in info}:
-                rows[name].append(info[f"prev_{name}"])
+            for name in STATES:
+                if f"prev_{name}" in info:
+                    rows[name].append(info[f"prev_{name}"])
             observation = following
     return {name: np.array(some, np.int64 if name == "button_states" else np.float32) for name, some in rows.items()}
 
@@ -246,16 +241,15 @@ class MazeOracle:
 
     def __init__(self, env: Any, protocol: Protocol) -> None:
         self.env, self.protocol = env.unwrapped, protocol
-        walls = self.env.maze_map
-        self.cells = [(int(i), int(j)) for i, j in np.argwhere(walls == 0)]
-        self.junctions = [cell for cell in self.cells if not _in_corridor(walls, cell)]
+        self.grid = MazeGrid(tuple(map(tuple, self.env.maze_map)))
+        self.junctions = [cell for cell in self.grid.free if not _in_corridor(self.env.maze_map, cell)]
 
     def scene(self) -> dict[str, Any]:
         """Draw the start and the first goal."""
-        start = _any(self.cells)
-        goals = self.junctions
+        start, goals = _any(self.grid.free), self.junctions
         if self.protocol.kind == "stitch":
-            goals = cells_at(self.env.maze_map, start, STITCH_STEPS) or [start]
+            away = self.grid.distances(start, neighbours=_around)
+            goals = [cell for cell, steps in away.items() if steps == STITCH_STEPS] or [start]
         return {"task_info": {"init_ij": start, "goal_ij": _any(goals)}}
 
     def begin(self, observation: Array, info: Mapping[str, Any]) -> None:
@@ -347,17 +341,10 @@ def _in_corridor(walls: Array, cell: Cell) -> bool:
     return (not up and not down and left and right) or (not left and not right and up and down)
 
 
-def cells_at(walls: Array, start: Cell, steps: int) -> list[Cell]:
-    """Return the free cells at a distance of a number of steps, in the order of a breadth-first search."""
-    distance, queue = {start: 0}, deque([start])
-    while queue:
-        i, j = queue.popleft()
-        for cell in ((i - 1, j), (i, j - 1), (i + 1, j), (i, j + 1)):
-            inside = 0 <= cell[0] < walls.shape[0] and 0 <= cell[1] < walls.shape[1]
-            if inside and not walls[cell] and cell not in distance:
-                distance[cell] = distance[i, j] + 1
-                queue.append(cell)
-    return [cell for cell, away in distance.items() if away == steps]
+def _around(cell: Cell) -> list[Cell]:
+    """Return the four neighbours of a cell in OGBench's order, on which the drawn goals depend."""
+    i, j = cell
+    return [(i - 1, j), (i, j - 1), (i + 1, j), (i, j + 1)]
 
 
 def cube_in_sight(qpos: Array) -> bool:
