@@ -145,7 +145,7 @@ DEFECTS = (
     Defect("envs/goal/mazes.py", "- self.damping * speed", "+ self.damping * speed", "envs/goal/test_mazes.py"),
     Defect("envs/goal/tasks.py", "success_distance = 0.45", "success_distance = 0.5", "envs/goal/test_env.py"),
     # agents
-    Defect("agents/iql.py", "(expectile - (gap < 0)", "(expectile - (gap > 0)", "agents/test_iql.py"),
+    Defect("agents/iql.py", "else advantage) < 0", "else advantage) > 0", "agents/test_iql.py"),
     Defect(
         "agents/td3_bc.py",
         "(step + 1) % self.config.policy_delay",
