@@ -1,21 +1,27 @@
 """Speed of an agent's update, and the effect of bfloat16 products on learning.
 
     OMP_NUM_THREADS=1 python benchmarks/agents.py update      one TD InfoNCE update on one thread, and in jitted JAX
+    OMP_NUM_THREADS=1 python benchmarks/agents.py ogbench --impls IMPLS    OGBench's agents, and its own code
     python benchmarks/agents.py update_gpu                    updates per second on a GPU, plain and compiled
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
 `update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs. JAX (left out if it is not
-installed) starts from the same weights and noise and must agree in both losses over three updates. In each round, every
-candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32 for larger
-batches. `precision`: action a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps;
-an episode succeeds if the point comes within 0.15 of the goal.
+installed) starts from the same weights and noise and must agree in both losses over three updates. In each round,
+every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32
+for larger batches. `ogbench`: the sizes of `cube-single-play` and networks of 3 x 512 at batch 256; IMPLS is the
+folder `impls` of OGBench's repository, whose requirements must be installed beside this library. `precision`: action
+a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps; an episode succeeds if the
+point comes within 0.15 of the goal.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
@@ -35,6 +41,7 @@ from measuring import in_turns, parser, processor_ms, write
 
 FETCH = Spaces(observation=(10,), goal=(3,), action=4)
 POINT = Spaces(observation=(2,), goal=(2,), action=2)
+CUBE = Spaces(observation=(28,), goal=(28,), action=5)
 Candidate = Callable[[], Any]
 
 
@@ -167,6 +174,56 @@ def update(rounds: int) -> dict[str, Any]:
     }
 
 
+def ogbench(rounds: int, impls: str) -> dict[str, Any]:
+    """Processor time of an update of each agent, here and in OGBench's jitted code, in turns."""
+    import jax
+
+    sys.path.insert(0, impls)
+    theirs, rows, rng = import_module("agents").agents, 256, np.random.default_rng(0)
+    states = rng.normal(size=(rows, CUBE.observation[0])).astype(np.float32)
+    actions = rng.uniform(-1, 1, (rows, CUBE.action)).astype(np.float32)
+    reached = rng.random(rows) < 0.2
+    keys = ["observations", "next_observations", "value_goals", "actor_goals"]
+    keys += ["low_actor_goals", "high_actor_goals", "high_actor_targets"]
+    batch = dict.fromkeys(keys, states) | {"actions": actions}
+    batch |= {"masks": 1.0 - reached.astype(np.float32), "rewards": reached.astype(np.float32) - 1}
+    ours = {"observation", "next_observation", "next_goal", "value_goal", "actor_goal", "subgoal", "target"}
+    own = dict.fromkeys(ours | {"target_goal"}, torch.from_numpy(states)) | {"action": torch.from_numpy(actions)}
+    own["value.reached"] = torch.from_numpy(reached)
+
+    def jitted(kind: str) -> Candidate:
+        config = import_module(f"agents.{kind}").get_config()
+        agent = [theirs[kind].create(0, states[:1], actions[:1], config)]
+
+        def run() -> None:
+            agent[0], info = agent[0].update(batch)
+            jax.block_until_ready((agent[0].network.params, info))
+
+        return run
+
+    def library(name: str, compiled: bool) -> Candidate:
+        agent, steps = make_agent({"name": name, "compile": compiled}, CUBE), iter(range(10**9))
+        return lambda: agent.update(own, next(steps))
+
+    table: list[list[str]] = []
+    for name in ("ogbench_gcbc", "gcivl", "gciql", "ogbench_qrl", "ogbench_crl", "hiql", "ogbench_td_infonce"):
+        kind = name.removeprefix("ogbench_")
+        candidates = {"plain": library(name, False), "compiled": library(name, True)}
+        candidates |= {"jax": jitted(kind)} if kind in theirs else {}
+        for run in candidates.values():
+            run()
+            run()
+        times = in_turns(rounds, candidates)
+        row = [name, *(f"{median(found):.0f}" for found in times.values())]
+        for way in ("plain", "compiled"):
+            ratios = [here / other for here, other in zip(times[way], times.get("jax", ()), strict=False)]
+            row += [f"{median(ratios):.2f}"] if ratios else []
+        table.append(row + [""] * (6 - len(row)))
+    head = ["update, batch 256, 3 x 512, one thread", "ms", "compiled, ms", "OGBench's jitted JAX, ms"]
+    head += ["ms / JAX's", "compiled / JAX's"]
+    return {"tables": {"update": {"head": head, "rows": table}}}
+
+
 def update_gpu(rounds: int) -> dict[str, Any]:
     """Updates per second; every update copies a fresh batch from the host."""
     ways = {"plain": {}, "compiled": {"compile": True}, "compiled bf16": {"compile": True, "bf16": True}}
@@ -229,10 +286,16 @@ def precision(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    modes = {"update": update, "update_gpu": update_gpu, "precision": precision}
+    modes: dict[str, Callable[[int], dict[str, Any]]] = {
+        "update": update,
+        "update_gpu": update_gpu,
+        "precision": precision,
+    }
     words = parser(10)
-    words.add_argument("mode", choices=modes)
+    words.add_argument("mode", choices=[*modes, "ogbench"])
+    words.add_argument("--impls", help="the folder `impls` of OGBench's repository")
     options = words.parse_args()
+    modes["ogbench"] = partial(ogbench, impls=options.impls)
     torch.set_num_threads(1)
     found = modes[options.mode](options.rounds)
     if options.mode == "update":

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from itertools import cycle, product
 from pathlib import Path
@@ -101,7 +102,7 @@ def goal_reaching_study(config: GoalReachingConfig, out: Path) -> Tree:
     """Train and evaluate every agent and write `goal_reaching.json` and `results.parquet`."""
     study = Study("goal-reaching agents", out, config)
     if config.prepare:
-        _counterpoint(config.prepare.split(), out / "logs" / "prepare.log")
+        counterpoint(config.prepare.split(), out / "logs" / "prepare.log")
     trials = [
         Trial(name, partial(_train, config, out / "runs" / name, row, seed), about={"row": row, "seed": seed})
         for seed in range(config.first_seed, config.first_seed + config.seeds)
@@ -121,12 +122,15 @@ def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[
     keys = config.common | config.agents[row].overrides | {f"{section}.seed": seed}
     # The recorder of a data set names the environment that evaluates on it, cells included.
     source = ["--data", config.data] if config.data else ["--env", config.env]
-    flags = [word for key, value in keys.items() for word in _flag(key, value)]
-    return ["train", config.agents[row].recipe, "--out", str(run), *source, *flags]
+    return ["train", config.agents[row].recipe, "--out", str(run), *source, *flags(keys)]
+
+
+def flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return keys of a recipe with their values as flags of the command line."""
+    return [word for key, value in settings.items() for word in _flag(key, value)]
 
 
 def _flag(key: str, value: Any) -> list[str]:
-    """Return a key of a recipe with its value as a flag of the command line."""
     if isinstance(value, bool):
         section, _, name = key.rpartition(".")
         return [f"--{section}.{name}" if value else f"--{section}.no-{name}"]
@@ -138,8 +142,8 @@ def _flag(key: str, value: Any) -> list[str]:
 def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> Tree:
     run.mkdir(parents=True, exist_ok=True)
     arguments = command(config, run, row, seed)
-    _counterpoint(arguments, run.with_suffix(".log"))
-    _counterpoint(["evaluate", str(run), "--episodes", str(config.episodes)], run.with_suffix(".log"))
+    counterpoint(arguments, run.with_suffix(".log"))
+    counterpoint(["evaluate", str(run), "--episodes", str(config.episodes)], run.with_suffix(".log"))
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         "command": " ".join(["counterpoint", *arguments]),
@@ -206,7 +210,12 @@ def holding(saved: SavedAgent, *, episodes: int = 10, seed: int = 10_000) -> dic
     return {key: float(value) for key, value in found.items()}
 
 
-def _counterpoint(arguments: list[str], log: Path) -> None:
+def counterpoint(arguments: list[str], log: Path) -> None:
+    """Run a command of this library with one thread, and write its output to a file.
+
+    Raises:
+        CalledProcessError: If the command fails.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from counterpoint.agents.base import FiniteCheck, descend
 from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from tests.agents.baseline_batches import SMALL, STATE, acted, batch_of, context, parameters, situations
+from tests.agents.baseline_batches import SMALL, STATE, WHOLE, acted, batch_of, context, parameters, situations
 from tests.agents.point_world import AGENTS as CONTRASTIVE
 from tests.agents.point_world import point_batch, small_agent
 
@@ -51,6 +52,18 @@ def test_bfloat16_products_change_losses_a_little_and_parameters_stay_float32(na
         assert all(p.dtype == torch.float32 for module in agent.modules.values() for p in module.parameters())
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.03)
+
+
+@pytest.mark.parametrize("spaces", [STATE, WHOLE], ids=["coordinates", "whole state"])
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_has_one_value_for_each_goal_or_none_at_all(name: str, spaces: Spaces) -> None:
+    agent = make_agent({"name": name, "hidden": (16,)}, spaces)
+    found = agent.value(*agent.tensors(*situations(spaces)))
+    assert (found is None) == (not agent.value_name) == (name in ("gcbc", "ogbench_gcbc", "decision_transformer"))
+    if found is not None:
+        assert found.shape == (6,)
+        assert found.isfinite().all()
+        assert len(set(found.tolist())) == 6
 
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
@@ -140,7 +153,7 @@ def test_agents_that_need_rewards_say_so() -> None:
     assert needing == {"td3_bc", "iql", "decision_transformer"}
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="losses are compiled on GPUs alone")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
 
 @pytest.mark.release
@@ -164,6 +177,22 @@ def test_the_losses_are_one_graph_with_the_plain_losses_gradients(name: str) -> 
             for each in (found, expected)
         ]
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+@pytest.mark.slow
+def test_updates_compiled_for_the_processor_equal_plain_ones_and_resume() -> None:
+    plain, compiled, resumed = (
+        make_agent({"name": "gcivl", "hidden": SMALL, "compile": way}, STATE) for way in (False, True, True)
+    )
+    batch = batch_of(STATE)
+    for step in range(3):
+        one, other = (agent.update(batch, step) for agent in (plain, compiled))
+        torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-3, atol=1e-4)
+    resumed.load_state(compiled.state())
+    for step in range(3, 6):
+        one, other = (agent.update(batch, step) for agent in (resumed, compiled))
+        torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-3, atol=1e-4)
 
 
 @needs_gpu

@@ -51,8 +51,8 @@ def test_the_losses_equal_their_equations() -> None:
     with torch.no_grad():
         best = agent.target_critic(batch["observation"], batch["goal"], batch["action"])[..., 0].T.tolist()
         twins = agent.critic(batch["observation"], batch["goal"], batch["action"])[..., 0].T.tolist()
-        value = agent.value(batch["observation"], batch["goal"])[0, :, 0].tolist()
-        following = agent.value(batch["next_observation"], batch["goal"])[0, :, 0].tolist()
+        value = agent.value_network(batch["observation"], batch["goal"])[0, :, 0].tolist()
+        following = agent.value_network(batch["next_observation"], batch["goal"])[0, :, 0].tolist()
         loc, scale = agent.actor.head(agent.actor.encode.situation(batch["observation"], batch["goal"]))
     gaps = [min(q) - v for q, v in zip(best, value, strict=True)]
     assert found["value/loss"].item() == pytest.approx(reference.expectile_loss(gaps, 0.9), rel=1e-4)

@@ -44,6 +44,12 @@ class Two:
     device = torch.device("cpu")
 
 
+class One(Two):
+    """An accelerator of one process."""
+
+    num_processes = 1
+
+
 def recipe(env: EnvConfig | None = None, **settings: Any) -> agent.AgentRecipe:
     chosen = named(AGENTS["gcbc"].config, "gcbc").model_validate({"name": "gcbc", **settings})
     return agent.AgentRecipe(agent=chosen, **({"env": env} if env else {}))
@@ -54,3 +60,9 @@ def test_several_processes_train_offline_and_uncompiled() -> None:
     assert recipe().plan(given, Two()).identity["fingerprint"]
     with pytest.raises(BadInputError, match=r"agent\.compile: found true in 2 processes"):
         recipe(compile=True).plan(given, Two())
+
+
+def test_a_compiled_agent_needs_a_compiler_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(BadInputError, match=r"agent\.compile: found true without a C\+\+ compiler"):
+        recipe(compile=True).plan(Given(data=(control_store(3),)), One())

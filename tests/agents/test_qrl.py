@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from counterpoint.agents import make_agent
 from counterpoint.agents.qrl import (
     QRL,
     IntervalQuasimetric,
@@ -20,7 +21,7 @@ from counterpoint.agents.qrl import (
     tanh_entropy,
 )
 from counterpoint.data.episode import Spaces
-from tests.agents.baseline_batches import IMAGE, SMALL, STATE, WHOLE, acted, assert_learns, batch_of
+from tests.agents.baseline_batches import IMAGE, SMALL, STATE, WHOLE, acted, assert_learns, batch_of, situations
 from tests.reference import goal_baselines as reference
 
 
@@ -209,6 +210,17 @@ def test_the_policy_learns_to_lower_the_distance() -> None:
 def test_cloning_pulls_the_policy_to_the_data() -> None:
     agent = make(cloning=100.0, entropy=False)
     assert_learns(agent, "actor/cloning", steps=60)
+
+
+@pytest.mark.parametrize("name", ["qrl", "ogbench_qrl"])
+def test_the_value_is_zero_at_a_goal_that_is_a_whole_state_and_negative_elsewhere(name: str) -> None:
+    agent = make_agent({"name": name, "hidden": SMALL}, WHOLE)
+    states, goals = agent.tensors(*situations(WHOLE))
+    here, elsewhere = agent.value(states, states), agent.value(states, goals)
+    assert here is not None
+    assert elsewhere is not None
+    torch.testing.assert_close(here, torch.zeros(6), rtol=0, atol=1e-4)
+    assert (elsewhere < -0.1).all()
 
 
 def test_the_multiplier_starts_where_the_configuration_says() -> None:

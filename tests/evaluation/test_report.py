@@ -38,7 +38,7 @@ def run(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Nesting(HTMLParser):
     """Notes tags that are closed in the wrong order."""
 
-    VOID = ("meta", "link", "img", "input", "br", "path", "html")
+    VOID = ("meta", "link", "img", "input", "br", "wbr", "path", "html")
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, means, report, rollout
+from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, evaluation_seeds, means, report, rollout
 from tests.agents.point_env import STEPS, PointEnv, Straight, make_dying, make_point
 from tests.evaluation.counting_tasks import (
     AbsentTask,
@@ -330,6 +330,13 @@ def test_an_episode_whose_process_dies_has_failed() -> None:
 def test_simulators_that_often_die_end_the_rollout() -> None:
     with pytest.raises(BadInputError, match=r"1 of 4 episodes in which .* failed; the first: its process died"):
         rollout(Straight(), make_dying, GOAL_SEEDS[:4], envs=2, processes=True)
+
+
+def test_tasks_take_turns_in_the_seeds_of_an_evaluation() -> None:
+    seeds = evaluation_seeds(3, 2, 12, tasks=5)
+    assert [seed % 5 for seed in seeds] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    assert len(set(seeds)) == 12
+    assert evaluation_seeds(3, 2, 12) == [episode_seed(3, 2, number) for number in range(12)]
 
 
 def test_streams_of_seeds_never_meet() -> None:

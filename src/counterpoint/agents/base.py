@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -48,7 +49,8 @@ class AgentConfig(FrozenConfig):
         hidden: Widths of the hidden layers of every network, at least one.
         discount: Discount factor (gamma).
         bf16: Run matrix products in bfloat16 (parameters and losses stay float32).
-        compile: Compile the losses with `torch.compile(mode="reduce-overhead")` on a GPU; has no effect on a CPU.
+        compile: Compile the losses with `torch.compile`, on a GPU with CUDA graphs; a CPU needs a C++ compiler. The
+            first updates wait for the compiler.
     """
 
     hidden: tuple[PositiveInt, ...] = Field(default=(512, 512, 512, 512), min_length=1)
@@ -121,6 +123,8 @@ class Agent(ABC):
     needs_reward: ClassVar[bool] = False
     """True for agents that learn from the data's reward; they cannot learn if all rewards are equal."""
     continuous_only: ClassVar[bool] = False
+    value_name: ClassVar[str] = ""
+    """The meaning of the result of `value`, for axes; empty for an agent without a value."""
     reads: frozenset[str]
     """The keys of a batch that the losses read."""
     clip_norm: float | None = None
@@ -142,8 +146,8 @@ class Agent(ABC):
         self.targets: dict[str, float] = {}
         self.finite = FiniteCheck(self.name)
         self.build(torch.Generator().manual_seed(seed))  # on the CPU, so that weights are the same on every device
-        compiled = config.compile and self.device.type == "cuda"
-        self._compiled = torch.compile(self._autocast_losses, mode="reduce-overhead") if compiled else None
+        mode = "reduce-overhead" if self.device.type == "cuda" else None
+        self._compiled = torch.compile(self._autocast_losses, mode=mode) if config.compile else None
 
     @abstractmethod
     def build(self, weights: torch.Generator) -> None:
@@ -186,6 +190,17 @@ class Agent(ABC):
             rows: Rows that the observations come from.
             explore: Generator for sampling from the policy; `None` for the policy's mode.
         """
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"] | None:
+        """Return the agent's own estimate of how near goals are, [B]; larger is nearer.
+
+        An agent without one, such as a cloned policy, returns `None`.
+
+        Args:
+            observation: Observations [B, *O], as `tensors` returns them.
+            goal: Goals [B, *G], as `tensors` returns them.
+        """
+        return None
 
     def sampling(self) -> Spec:
         """Return the spec of a batch: its keys and the distribution of its future goals."""

@@ -82,6 +82,7 @@ class ContrastiveAgent(Agent):
     """A policy and a twin critic; arguments as for `Agent`."""
 
     config: ContrastiveConfig
+    value_name: ClassVar[str] = "f(s, a, g) at the policy's mode, minimum over twins"
     goal_conditioned: ClassVar[bool] = False
     """True if phi reads the goal that the policy is commanded to reach."""
     critic_reads: ClassVar[frozenset[str]]
@@ -145,6 +146,11 @@ class ContrastiveAgent(Agent):
         expected = (log_policy.exp().T * costs).sum(0)
         cloning = -log_policy.gather(1, action[:, None])[:, 0]
         return ((1 - share) * expected + share * cloning).mean()
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return the minimum over twins of f(s, a, g) at the policy's mode."""
+        mode = self.choose(observation, goal, (), None)
+        return matched(*self.critic(observation, mode, goal)).amin(dim=-1)
 
     def sampling(self) -> Spec:
         """Return the spec of transitions with the keys that both losses read."""

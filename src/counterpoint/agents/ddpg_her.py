@@ -79,6 +79,7 @@ class DDPGHER(Agent):
     """DDPG with hindsight experience replay, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ddpg_her"
+    value_name: ClassVar[str] = "Q(s, a, g) at the policy's action"
     continuous_only: ClassVar[bool] = True
     reads = frozenset({"observation", "action", "next_observation", "next_goal", "goal", "future_goal"})
     config: DDPGHERConfig
@@ -125,6 +126,11 @@ class DDPGHER(Agent):
             "critic/target": target.mean(),
             "critic/reached": (reward == 0).float().mean(),
         }
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return Q at the policy's action."""
+        found: Tensor = self.critic(observation, goal, self.choose(observation, goal, (), None))
+        return found[0, :, 0]
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action; with exploration, noise is added or the action is replaced by a uniform one."""

@@ -63,6 +63,7 @@ class IQL(RewardAgent):
     """Implicit Q-learning, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "iql"
+    value_name: ClassVar[str] = "V(s, g)"
     config: IQLConfig
 
     def build(self, weights: torch.Generator) -> None:
@@ -74,7 +75,7 @@ class IQL(RewardAgent):
         for module in (actor, critic, value):
             initialise(module, "orthogonal", weights)
         self.critic, self.target_critic = self.tracked("critic", critic, config.lr, config.tau)
-        self.value = self.network("value", value, config.lr)
+        self.value_network = self.network("value", value, config.lr)
         self.actor = self.network("actor", actor, config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
@@ -82,8 +83,8 @@ class IQL(RewardAgent):
         config, observation, goal, action = self.config, batch["observation"], batch["goal"], batch["action"]
         with torch.no_grad():
             best = self.target_critic(observation, goal, action)[..., 0].amin(dim=0)
-            next_value = self.value(batch["next_observation"], goal)[0, :, 0]
-        value = self.value(observation, goal)[0, :, 0]
+            next_value = self.value_network(batch["next_observation"], goal)[0, :, 0]
+        value = self.value_network(observation, goal)[0, :, 0]
         reward = batch["reward"] + config.reward_shift
         target = td_target(reward, batch["terminated"], next_value, config.discount)
         values = self.critic(observation, goal, action)[..., 0]
@@ -100,6 +101,11 @@ class IQL(RewardAgent):
             "value/loss": expectile_loss(best - value, config.expectile),
             "value/value": value.mean(),
         }
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return V."""
+        found: Tensor = self.value_network(observation, goal)
+        return found[0, :, 0]
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy, clipped to the action box, or return its mode."""

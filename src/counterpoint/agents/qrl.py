@@ -214,6 +214,7 @@ class QRL(Agent):
     """Quasimetric RL, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "qrl"
+    value_name: ClassVar[str] = "minus the distance d(s, g), maximum over critics"
     continuous_only: ClassVar[bool] = True
     config: QRLConfig
 
@@ -300,6 +301,12 @@ class QRL(Agent):
             loss = loss + weight.detach() * shortfall
             metrics["entropy_weight/loss"] = -weight * shortfall.detach()
         return {**metrics, "actor/loss": loss}
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return minus the longest of the critics' distances, as the policy reads them."""
+        latents = [self.critic.states(observation), self.critic.goals(goal)]
+        (distance,) = self.critic.distances((0, 1), latents=latents)
+        return -distance.amax(dim=0)
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy and add noise; without the generator `explore`, return the policy's mode."""

@@ -61,6 +61,7 @@ class TD3BC(RewardAgent):
     """TD3 + BC, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "td3_bc"
+    value_name: ClassVar[str] = "Q(s, a, g) at the policy's action, minimum over twins"
     config: TD3BCConfig
 
     def build(self, weights: torch.Generator) -> None:
@@ -104,6 +105,11 @@ class TD3BC(RewardAgent):
             "critic/value": values.mean(),
             "critic/target": target.mean(),
         }
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return the minimum over the twin Q at the policy's action."""
+        found: Tensor = self.critic(observation, goal, self.choose(observation, goal, (), None))
+        return found[..., 0].amin(dim=0)
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action, with noise when exploring."""

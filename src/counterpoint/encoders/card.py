@@ -111,8 +111,9 @@ def _results(run: Path) -> str:
         file = run / f"{name}.json"
         if file.is_file():
             found = read_object(file, "a result", "measure again")
-            commands.append(f"`counterpoint {command}`")
-            rows += [line for key, value in found.get("results", found).items() for line in _estimates(key, value)]
+            lines = [line for key, value in found.get("results", found).items() for line in _estimates(key, value)]
+            commands += [f"`counterpoint {command}`"] if lines else []
+            rows += lines
     head = ["| | value | 95 % interval | n |", "|---|---|---|---|"]
     return "\n".join([f"By {' and '.join(commands)}.", "", *head, *rows]) if rows else NO_RESULTS
 

@@ -24,7 +24,7 @@ from counterpoint.envs.make import SUITES, Maker, as_maker, make_env
 from counterpoint.envs.metaworld.env import CONTROL_HZ
 from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require, usable_device
-from counterpoint.evaluation.rollout import episode_seed, report, rollout
+from counterpoint.evaluation.rollout import evaluation_seeds, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.formats.hdf5.dialects import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.formats.video import encode_video
@@ -111,8 +111,9 @@ def evaluate(
         hint = f"leave --{' and --'.join(acting)} out"
         require(isinstance(model, DiffusionPolicy), run, f"a model of kind {kind!r}", "a diffusion policy", hint)
         model = model.acting(**acting)
-    seeds = [episode_seed(seed, 2, number) for number in range(episodes)]
     make, most, described = _goal_env(model, env, run) if kind == "agent" else _task(model, env, run)
+    tasks = EnvConfig.model_validate(described).tasks if kind == "agent" else 1
+    seeds = evaluation_seeds(seed, 2, episodes, tasks)
     until_solved = _until_solved(env)
     if video:
         paths = {one: run / "videos" / f"episode-{number:03d}.mp4" for number, one in enumerate(seeds[:video])}

@@ -1,7 +1,8 @@
-"""Read a run's configuration and training episodes, and find the episodes that none of several runs was trained on."""
+"""Read a run's configuration, log and training episodes; find the episodes that none of several runs was trained on."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,25 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
     return read_object(path, "a run's configuration", "restore the file")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of `metrics.jsonl`, without a last line that is incomplete because the process was killed.
+
+    Raises:
+        BadInputError: If another line is damaged.
+    """
+    texts = path.read_text().splitlines() if path.is_file() else []
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = json.loads(text)
+            lines.append({**line, "step": line["step"], "split": line["split"]})
+        except (json.JSONDecodeError, KeyError, TypeError):
+            hint = "restore the file, or delete it for a report without curves"
+            expected = 'an object with "step" and "split"'
+            require(number == len(texts), f"{path}, line {number}", repr(text[:60]), expected, hint)
+    return lines
 
 
 def reading_of(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`counterpoint report RUN`: compare one run with controls and measure its encoder, as a page and as JSON."""
+"""`counterpoint report RUN`: compare one reward with controls and measure its encoder, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup
 from numpy.typing import NDArray
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.card import write_results
+from counterpoint.encoders.hub import saved_kind
 from counterpoint.errors import require, require_extras
+from counterpoint.evaluation.agent_report import write_agent_report
 from counterpoint.evaluation.bench import RANDOM, WRONG
 from counterpoint.evaluation.compare import NEEDED, TEMPLATES, Compared, compare_unseen, page_values
 from counterpoint.evaluation.comparison import Row
 from counterpoint.evaluation.definitions import METRICS, REWARD
 from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, EmbeddedVideos, measure_space, spread
-from counterpoint.evaluation.held_out import read_config
+from counterpoint.evaluation.held_out import read_config, read_metrics
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.evaluation.trajectories import (
     FLAT_VIDEOS_A_TASK,
@@ -88,39 +90,52 @@ def write_report(
     embedding: bool = False,
     device: Computes = "cpu",
     dialect: Name = None,
+    others: Annotated[tuple[Path, ...], arg(metavar="RUN...")] = (),
 ) -> Path:
-    """Compare a run's reward with controls on held-out episodes; write `RUN/report.html` and `RUN/report.json`.
+    """Show what a run learned, as a page and as numbers: `RUN/report.html` and `RUN/report.json`.
 
-    The run's verdict is printed, and the main numbers are written into the model's card.
+    A reward is compared with controls on held-out episodes. Of a goal-reaching agent, the page shows the success of the
+    last evaluation, learning curves, and in mazes a map of its value, also written to `RUN/value.png`. The run's
+    verdict is printed, and the main numbers are written into the model's card.
 
-    Time on two cores: one pass over at most 200 videos, at 2,400 frames per second with the demo's encoder and 72 with
-    EfficientNet-Lite0, and some seconds for intervals and the t-SNE. Disk: about three megabytes.
+    Time on two cores: for a reward one pass over at most 200 videos, at 2,400 frames per second with the demo's encoder
+    and 72 with EfficientNet-Lite0, and some seconds for intervals and the t-SNE; for an agent some seconds. Disk: about
+    three megabytes for a reward, and some hundred kilobytes for an agent.
 
     Args:
         run: The run's folder.
-        data: Data set to report on; by default the run's data.
-        split: Split of the data; by default `test`, or `val` if there is no `test`.
-        seed: Random seed of segments, shuffles and resamples.
+        data: Data set to report on; by default the run's data. Rewards only.
+        split: Split of the data; by default `test`, or `val` if there is no `test`. Rewards only.
+        seed: Random seed of segments, shuffles and resamples; for an agent, of the episode whose start and goal the map
+            of its value has.
         max_videos: Maximum number of episodes; larger sets are sampled at random.
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
-        embedding: True to add a t-SNE of the frames' embeddings, as in AcTOL's Figure 5.
+        embedding: True to add a t-SNE of the frames' embeddings, as in AcTOL's Figure 5. Rewards only.
         device: The device that computes, such as cuda.
         dialect: The dialect of HDF5 files, if the files do not identify it; by default as in training, for the run's
-            own data.
+            own data. Rewards only.
+        others: Runs of the same agent with other seeds, whose learning curves are drawn with this one's; agents only.
 
     Returns:
         The page.
 
     Raises:
-        BadInputError: If the run is not finished, the data cannot be evaluated, or they have too few frames for the
-            t-SNE.
-        MissingExtraError: If the extra `report` is not installed.
+        BadInputError: If the run is not finished, an argument does not apply to its kind, the data cannot be evaluated,
+            or they have too few frames for the t-SNE. If one of `others` has another agent or environment.
+        MissingExtraError: If the extra `report`, or an agent's simulator, is not installed.
     """
     require_extras(NEEDED)
-    config = read_config(run / "config.json")
+    config, kind = read_config(run / "config.json"), saved_kind(run)
+    if kind == "agent":
+        given = {"data": data, "split": split, "embedding": embedding, "dialect": dialect}
+        unused = [f"--{name}" for name, value in given.items() if value]
+        hint = f"leave {' and '.join(unused)} out"
+        require(not unused, run, f"a model of kind {kind!r}", "a reward model", hint)
+        return write_agent_report(run, others, seed=seed, device=device)
+    require(not others, run, f"a model of kind {kind!r}", "an agent", "leave --others out")
     found: Any = config.get("data")
     section = found if isinstance(found, Mapping) else {}
-    hint, lines = "give a run of this version", _metrics(run / "metrics.jsonl")
+    hint, lines = "give a run of this version", read_metrics(run / "metrics.jsonl")
     require("path" in section, run / "config.json", "no data.path", "the configuration that training writes", hint)
     reward = WatchedReward(RewardModel.from_pretrained(run, device=device), run.resolve().name)
     model, reward.run = reward.model, run
@@ -209,21 +224,6 @@ def _embedded(reward: WatchedReward, compared: Compared, max_frames: int) -> Emb
         text=embed_text(reward.model.encoder, texts),
         fingerprint=compared.store.fingerprint,
     )
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl`, without a last line that is incomplete because the process was killed."""
-    texts = path.read_text().splitlines() if path.is_file() else []
-    lines: list[dict[str, Any]] = []
-    for number, text in enumerate(texts, start=1):
-        try:
-            line = json.loads(text)
-            lines.append({**line, "step": line["step"], "split": line["split"]})
-        except (json.JSONDecodeError, KeyError, TypeError):
-            hint = "restore the file, or delete it for a report without curves"
-            expected = 'an object with "step" and "split"'
-            require(number == len(texts), f"{path}, line {number}", repr(text[:60]), expected, hint)
-    return lines
 
 
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:

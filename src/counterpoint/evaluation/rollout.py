@@ -49,6 +49,7 @@ class EpisodeResult:
         steps_to_success: Number of steps until the task was first solved; `None` if it was not solved.
         closest_distance: Smallest distance to the goal in the environment's units, if it has a goal.
         last_distance: Distance to the goal at the last step.
+        task: Name of the episode's task, in an environment with several tasks.
         error: The simulator's error message if it failed.
     """
 
@@ -60,6 +61,7 @@ class EpisodeResult:
     steps_to_success: int | None
     closest_distance: float | None = None
     last_distance: float | None = None
+    task: str | None = None
     error: str | None = None
 
     def as_row(self) -> dict[str, Any]:
@@ -80,6 +82,19 @@ def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
         row: Number of the environment within the round.
     """
     return sample_seed(seed, number, f"episodes of stream {stream}, row {row}", bits=31)
+
+
+def evaluation_seeds(seed: int, stream: int, episodes: int, tasks: int = 1) -> list[int]:
+    """Return the seeds of an evaluation's episodes, whose tasks take turns.
+
+    Args:
+        seed: The run's seed.
+        stream: As for `episode_seed`.
+        episodes: Number of episodes.
+        tasks: Number of tasks of an environment in which the remainder of a seed by this number selects the task.
+    """
+    drawn = [episode_seed(seed, stream, number) for number in range(episodes)]
+    return [one - one % tasks + number % tasks for number, one in enumerate(drawn)]
 
 
 def rollout(
@@ -170,13 +185,16 @@ class _Running:
     reward: float = 0.0
     solved_after: int | None = None
     distances: list[float] = field(default_factory=list)
+    task: str | None = None
     latest: Step = field(init=False)
 
     def take(self, step: Step) -> None:
         self.latest = step
         self.steps += 1
         self.reward += step.reward
-        if self.steps:
+        if not self.steps:
+            self.task = step.info.get("task")
+        else:
             if step.info.get("is_success") and self.solved_after is None:
                 self.solved_after = self.steps
             if "distance" in step.info:
@@ -196,6 +214,7 @@ class _Running:
             steps_to_success=self.solved_after if error is None else None,
             closest_distance=min(self.distances, default=None),
             last_distance=self.distances[-1] if self.distances else None,
+            task=self.task,
             error=error,
         )
 
@@ -203,14 +222,17 @@ class _Running:
 def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Return success, return and distances with their intervals, for a result file.
 
-    `steps_to_success` is the mean over solved episodes, and `simulator_errors` the number of episodes in which the
-    simulator raised an error. Numbers that are not defined are `None`: `success` if the environment does not define it,
-    `steps_to_success` if no episode was solved, and distances if there are no goals.
+    Where episodes have tasks, `TASK_success` is the success in those of each. `steps_to_success` is the mean over
+    solved episodes, and `simulator_errors` the number of episodes in which the simulator raised an error. Numbers that
+    are not defined are `None`: `success` if the environment does not define it, `steps_to_success` if no episode was
+    solved, and distances if there are no goals.
     """
     solved = [one.steps_to_success for one in results if one.steps_to_success is not None]
     goals = [one for one in results if one.closest_distance is not None]
+    tasks = sorted({one.task for one in results if one.task is not None})
     return {
         "success": _share([one.success for one in results]),
+        **{f"{task}_success": _share([one.success for one in results if one.task == task]) for task in tasks},
         "success_at_end": _share([one.held for one in results]),
         "return": _mean([one.total_reward for one in results]),
         "steps_to_success": _mean(solved),

@@ -21,7 +21,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.envs.goal.env import EnvConfig, env_facts, goal_envs, in_another_env, matched
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, require_known
-from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
+from counterpoint.evaluation.rollout import RESULT, evaluation_seeds, rollout, write_report
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
@@ -108,6 +108,9 @@ class AgentRecipe(Recipe):
         several = accelerator.num_processes > 1
         found = f"true in {accelerator.num_processes} processes"
         require(not several or not self.agent.compile, "agent.compile", found, "false", "leave it out")
+        able = accelerator.device.type == "cuda" or any(map(shutil.which, ("g++", "clang++", "c++")))
+        found, expected = "true without a C++ compiler", "g++ or clang++ on a machine without a GPU"
+        require(able or not self.agent.compile, "agent.compile", found, expected, "install one, or leave it out")
         spaces, episode_steps = env_facts(env) if env else (None, 0)
         buffer, seed, loop = None, self.online.seed, self.loop
         identity: dict[str, Any] = {"fingerprint": None}
@@ -144,8 +147,8 @@ class AgentRecipe(Recipe):
             replay = Sampler(buffer, bound, batch_size=self.train.batch_size, seed=self.train.seed)
             evaluate = None
             if env is not None:
-                envs = goal_envs(env, self.data.eval_envs)
-                evaluate = _evaluation(agent, envs, self.data.eval_episodes, self.train.seed, run)
+                seeds = evaluation_seeds(self.train.seed, 1, self.data.eval_episodes, env.tasks)
+                evaluate = _evaluation(agent, goal_envs(env, self.data.eval_envs), seeds, run)
             return Job(agent, Source(replay), save, evaluate=evaluate)
 
         return Plan(identity, build, facts, loop)
@@ -153,7 +156,8 @@ class AgentRecipe(Recipe):
     def _online(self, agent: Agent, run: Run, episode_steps: int, save: Callable[[Path], object]) -> Job:
         online, replay = self.online, run.folder / "replay"
         evaluators = goal_envs(self.env, online.envs, online.worker_timeout)
-        evaluate = _evaluation(agent, evaluators, online.eval_episodes, online.seed, run)
+        seeds = evaluation_seeds(online.seed, 1, online.eval_episodes, self.env.tasks)
+        evaluate = _evaluation(agent, evaluators, seeds, run)
         if not run.main:
             return Job(agent, FollowingSource(), save, evaluate=evaluate)
         if not run.checkpoints.exists():
@@ -169,9 +173,8 @@ class AgentRecipe(Recipe):
         return Job(agent, OnlineSource(agent, buffer, envs, online, followed=followed), save, evaluate=evaluate)
 
 
-def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Run) -> Callable[[int], dict[str, float]]:
+def _evaluation(agent: Agent, envs: VectorEnv, seeds: list[int], run: Run) -> Callable[[int], dict[str, float]]:
     """Return a function that rolls the agent out and writes `RUN/result.json`."""
-    seeds = [episode_seed(seed, 1, number) for number in range(episodes)]
 
     def evaluate(steps: int) -> dict[str, float]:
         if not run.main:

@@ -43,7 +43,8 @@ def make(name: str, seed: int = 0, spaces: Any = STATE, **changes: Any) -> Any:
 
 def test_gcivl_equals_ogbench_s() -> None:
     agent, batch, arrays = ogbench_agent("gcivl", "gcivl")
-    trained = places(agent.value.body, "modules_value/value_net") + policy_places(agent.actor.head, "modules_actor")
+    trained = places(agent.value_network.body, "modules_value/value_net")
+    trained += policy_places(agent.actor.head, "modules_actor")
     fill([*trained, *places(agent.target_value.body, "modules_target_value/value_net")], arrays)
     found = agent.losses(batch)
     torch.testing.assert_close(found["value/loss"], arrays["info/value/value_loss"], **CLOSE)
@@ -58,9 +59,8 @@ def test_gcivl_equals_ogbench_s() -> None:
 def test_gciql_equals_ogbench_s(extraction: str) -> None:
     name, settings = ("gciql", {}) if extraction == "ddpg_bc" else ("gciql_awr", {"alpha": 3.0})
     agent, batch, arrays = ogbench_agent("gciql", name, extraction=extraction, **settings)
-    trained = places(agent.value.body, "modules_value/value_net") + places(
-        agent.critic.body, "modules_critic/value_net"
-    )
+    trained = places(agent.value_network.body, "modules_value/value_net")
+    trained += places(agent.critic.body, "modules_critic/value_net")
     trained += policy_places(agent.actor.head, "modules_actor")
     fill([*trained, *places(agent.target_critic.body, "modules_target_critic/value_net")], arrays)
     found = agent.losses(batch)
@@ -76,8 +76,8 @@ def test_gciql_equals_ogbench_s(extraction: str) -> None:
 def test_hiql_equals_ogbench_s(joint: bool) -> None:
     name = "hiql_joint" if joint else "hiql"
     agent, batch, arrays = ogbench_agent("hiql", name, representation=4, low_trains_phi=joint)
-    trained = places(agent.value.phi, "modules_goal_rep/layers_0")
-    trained += places(agent.value.twins, "modules_value/value_net")
+    trained = places(agent.value_network.phi, "modules_goal_rep/layers_0")
+    trained += places(agent.value_network.twins, "modules_value/value_net")
     trained += policy_places(agent.actor, "modules_low_actor") + policy_places(agent.planner, "modules_high_actor")
     fill([*trained, *places(agent.target_value.twins, "modules_target_value/value_net")], arrays)
     found = agent.losses(batch)
@@ -104,9 +104,8 @@ def test_crl_equals_ogbench_s(extraction: str) -> None:
     agent, batch, arrays = ogbench_agent("ogbench_crl", name, extraction=extraction, representation=8, **settings)
     trained = [one for part in ("phi", "psi") for one in places(getattr(agent.critic, part), f"modules_critic/{part}")]
     if extraction == "awr":
-        trained += [
-            one for part in ("phi", "psi") for one in places(getattr(agent.value, part), f"modules_value/{part}")
-        ]
+        trained += places(agent.value_network.phi, "modules_value/phi")
+        trained += places(agent.value_network.psi, "modules_value/psi")
     trained += policy_places(agent.actor.head, "modules_actor")
     fill(trained, arrays)
     found = agent.losses(batch)

@@ -33,6 +33,8 @@ def test_the_seed_decides_task_start_and_goal_and_nothing_else_changes() -> None
             np.testing.assert_array_equal(seen[key], again[key])
         assert not info["is_success"]
         maze: Any = env.unwrapped
+        assert maze.cur_task_id == seed % 5 + 1
+        assert info["task"] == f"task{maze.cur_task_id}"
         tasks.add(maze.cur_task_id)
         start, goal = (maze.cur_task_info[key] for key in ("init_xy", "goal_xy"))
         assert np.abs(seen["observation"] - start).max() <= 1 + 1e-5  # noise of a quarter of a cell
@@ -66,6 +68,23 @@ def test_the_recipes_have_ogbench_s_protocol() -> None:
     assert len(env.unwrapped.task_infos) == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        ("ogbench/cube-single-play", "ogbench:cube-single-v0"),
+        ("ogbench/pointmaze-medium-stitch-v0", "ogbench:pointmaze-medium-v0"),
+        ("FetchReach-v4", "FetchReach-v4"),
+    ],
+)
+def test_the_name_of_a_data_set_stands_for_its_environment(name: str, env: str) -> None:
+    assert EnvConfig(name=name).name == env
+
+
+def test_a_misspelt_data_set_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(BadInputError, match=r"cube-singel-v0.*no such environment.*cube-single-v0"):
+        make_goal_env(EnvConfig(name="ogbench/cube-singel-play"))
+
+
 def test_a_task_can_be_chosen() -> None:
     env: Any = make_goal_env(MEDIUM.model_copy(update={"task": 3}))
     for seed in range(3):
@@ -77,9 +96,9 @@ def test_a_task_can_be_chosen() -> None:
         make_goal_env(EnvConfig(name="FetchReach-v4", task=1))
 
 
-@pytest.mark.parametrize("method", quick(["hiql", "td_infonce"], METHODS))
-def test_a_file_as_it_is_trains_and_is_evaluated_in_its_maze(method: str, tmp_path: Path) -> None:
-    data, run = tmp_path / "pointmaze-medium-stitch-v0.npz", tmp_path / "run"
+def trained(method: str, folder: Path) -> Path:
+    """Train two steps on a file of OGBench's form, with an evaluation of ten short episodes."""
+    data, run = folder / "pointmaze-medium-stitch-v0.npz", folder / "run"
     write_ogbench(data, (20, 20))
     assert spaces_of(make_goal_env(MEDIUM)).goal == (2,)
     small = {
@@ -87,11 +106,28 @@ def test_a_file_as_it_is_trains_and_is_evaluated_in_its_maze(method: str, tmp_pa
         "train.steps": 2,
         "train.batch-size": 8,
         "train.eval-every": 2,
-        "data.eval-episodes": 1,
+        "data.eval-episodes": 10,
         "data.eval-envs": 1,
         "env.name": MEDIUM.name,
         "env.max-episode-steps": 5,
     }
     words = [word for key, value in small.items() for word in (f"--{key}", str(value))]
     main(["train", f"{method}-ogbench", "--data", str(data), "--out", str(run), *words])
-    assert json.loads((run / "result.json").read_text())["success"]["n"] == 1
+    return run
+
+
+@pytest.mark.parametrize("method", quick(["hiql"], [one for one in METHODS if one != "td_infonce"]))
+def test_a_file_as_it_is_trains_and_is_evaluated_in_its_maze(method: str, tmp_path: Path) -> None:
+    run = trained(method, tmp_path)
+    assert json.loads((run / "result.json").read_text())["success"]["n"] == 10
+
+
+def test_an_evaluation_has_the_success_of_each_task(tmp_path: Path) -> None:
+    run = trained("td_infonce", tmp_path)
+    result = json.loads((run / "result.json").read_text())
+    assert result["success"]["n"] == 10
+    assert [result[f"task{number}_success"]["n"] for number in range(1, 6)] == [2, 2, 2, 2, 2]
+    main(["evaluate", str(run), "--env", "ogbench/pointmaze-medium-stitch", "--episodes", "6", "--video", "1"])
+    record = json.loads((run / "evaluation.json").read_text())
+    assert [episode["task"] for episode in record["episodes"]] == ["task1", "task2", "task3", "task4", "task5", "task1"]
+    assert (run / "videos" / "episode-000.mp4").exists()

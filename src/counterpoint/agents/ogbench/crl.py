@@ -62,6 +62,7 @@ class OGBenchCRL(OGBenchValueAgent):
     """Contrastive RL; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_crl"
+    value_name: ClassVar[str] = "f(s, a, g) at the policy's clipped mean, minimum over twins"
     config: OGBenchCRLConfig
     reads = frozenset({"observation", "action", "value_goal", "actor_goal"})
 
@@ -70,7 +71,7 @@ class OGBenchCRL(OGBenchValueAgent):
         config = self.config
         self.critic = self.network("critic", self.contrastive(config.representation, weights), config.lr)
         if config.extraction == "awr":
-            self.value = self.network("value", BilinearValue(self.spaces, config, weights), config.lr)
+            self.value_network = self.network("value", BilinearValue(self.spaces, config, weights), config.lr)
         self.actor = self.network("actor", self.policy(weights), config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
@@ -82,10 +83,10 @@ class OGBenchCRL(OGBenchValueAgent):
         found |= {f"critic/{name}": value for name, value in pair_metrics(logits).items()}
         mean, wanted = self.actor(observation, batch["actor_goal"]), batch["actor_goal"]
         if self.config.extraction == "awr":
-            found["value/loss"] = contrastive_nce_loss(pairs(*self.value(observation, goal)))
+            found["value/loss"] = contrastive_nce_loss(pairs(*self.value_network(observation, goal)))
             with torch.no_grad():
                 q = matched(*self.critic(observation, action, wanted)).amin(dim=-1)
-                advantage = q - matched(*self.value(observation, wanted))[:, 0]
+                advantage = q - matched(*self.value_network(observation, wanted))[:, 0]
             loss = awr_loss(mean, action, advantage, self.config.alpha)
         else:
             loss = ddpg_bc_loss(
@@ -93,6 +94,10 @@ class OGBenchCRL(OGBenchValueAgent):
             )
         error = (mean - action).square().mean()
         return {**found, "actor/loss": loss, "actor/mean_squared_error": error}
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return the minimum over twins of f(s, a, g) at the policy's clipped mean."""
+        return self.least_logit(observation, self.choose(observation, goal, (), None), goal)
 
     def least_logit(self, observation: Tensor, action: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
         """Return min over twins f(s, a, g); only the action gets a gradient."""

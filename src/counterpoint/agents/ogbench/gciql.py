@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
@@ -45,6 +46,7 @@ class GCIQL(OGBenchValueAgent):
     """Implicit Q-learning with relabelled goals; arguments as for `Agent`."""
 
     name: ClassVar[str] = "gciql"
+    value_name: ClassVar[str] = "V(s, g)"
     config: GCIQLConfig
 
     def build(self, weights: torch.Generator) -> None:
@@ -52,7 +54,7 @@ class GCIQL(OGBenchValueAgent):
         config = self.config
         critic = self.values(weights, actions=self.spaces.action)
         self.critic, self.target_critic = self.tracked("critic", critic, config.lr, config.tau)
-        self.value = self.network("value", self.values(weights, members=1), config.lr)
+        self.value_network = self.network("value", self.values(weights, members=1), config.lr)
         self.actor = self.network("actor", self.policy(weights), config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
@@ -60,8 +62,8 @@ class GCIQL(OGBenchValueAgent):
         observation, action, goal = batch["observation"], batch["action"], batch["value_goal"]
         with torch.no_grad():
             best = self.target_critic(observation, goal, action)[..., 0].amin(dim=0)
-            target = self.target_of(batch, self.value(batch["next_observation"], goal)[0, :, 0])
-        value = self.value(observation, goal)[0, :, 0]
+            target = self.target_of(batch, self.value_network(batch["next_observation"], goal)[0, :, 0])
+        value = self.value_network(observation, goal)[0, :, 0]
         values = self.critic(observation, goal, action)[..., 0]
         value_loss = expectile_loss(best - value, self.config.expectile)
         critic = (values - target).square().mean(dim=1).sum()
@@ -76,6 +78,11 @@ class GCIQL(OGBenchValueAgent):
             "actor/mean_squared_error": (mean - action).square().mean(),
         }
 
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return V."""
+        found: Tensor = self.value_network(observation, goal)
+        return found[0, :, 0]
+
     def _actor_loss(self, batch: Mapping[str, Tensor], mean: Tensor) -> Tensor:
         observation, action, goal, alpha = batch["observation"], batch["action"], batch["actor_goal"], self.config.alpha
         if self.config.extraction == "ddpg_bc":
@@ -83,5 +90,5 @@ class GCIQL(OGBenchValueAgent):
             return ddpg_bc_loss(mean, action, q, alpha)
         with torch.no_grad():
             q = self.critic(observation, goal, action)[..., 0].amin(dim=0)
-            advantage = q - self.value(observation, goal)[0, :, 0]
+            advantage = q - self.value_network(observation, goal)[0, :, 0]
         return awr_loss(mean, action, advantage, alpha)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
@@ -41,12 +42,13 @@ class GCIVL(OGBenchValueAgent):
     """Implicit V-learning with AWR; arguments as for `Agent`."""
 
     name: ClassVar[str] = "gcivl"
+    value_name: ClassVar[str] = "V(s, g), mean over twins"
     config: GCIVLConfig
 
     def build(self, weights: torch.Generator) -> None:
         """Create the twin V with its target network, and the policy."""
         config = self.config
-        self.value, self.target_value = self.tracked("value", self.values(weights), config.lr, config.tau)
+        self.value_network, self.target_value = self.tracked("value", self.values(weights), config.lr, config.tau)
         self.actor = self.network("actor", self.policy(weights), config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
@@ -58,8 +60,8 @@ class GCIVL(OGBenchValueAgent):
             advantage = self.target_of(batch, later.amin(dim=0)) - now
             targets = self.target_of(batch, later)
             wanted = batch["actor_goal"]
-            ends = [self.value(state, wanted)[..., 0].mean(dim=0) for state in (observation, following)]
-        value = self.value(observation, goal)[..., 0]
+            ends = [self.value_network(state, wanted)[..., 0].mean(dim=0) for state in (observation, following)]
+        value = self.value_network(observation, goal)[..., 0]
         loss = 2 * expectile_loss(targets - value, self.config.expectile, advantage)  # the sum over twins
         mean = self.actor(observation, wanted)
         actor = awr_loss(mean, batch["action"], ends[1] - ends[0], self.config.alpha)
@@ -71,3 +73,8 @@ class GCIVL(OGBenchValueAgent):
             "actor/advantage": (ends[1] - ends[0]).mean(),
             "actor/mean_squared_error": (mean - batch["action"]).square().mean(),
         }
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return the mean over twins of V."""
+        found: Tensor = self.value_network(observation, goal)
+        return found[..., 0].mean(dim=0)

@@ -89,6 +89,7 @@ class HIQL(OGBenchValueAgent):
     """A high policy that chooses subgoals and a low one that reaches them; arguments as for `Agent`."""
 
     name: ClassVar[str] = "hiql"
+    value_name: ClassVar[str] = "V(s, phi([s; g])), mean over twins"
     config: HIQLConfig
     reads = OGBenchValueAgent.reads | {"subgoal", "target", "target_goal"}
 
@@ -96,7 +97,7 @@ class HIQL(OGBenchValueAgent):
         """Create the value with its target network, and both policies."""
         config, spaces = self.config, self.spaces
         value = SubgoalValue(spaces, config, weights)
-        self.value, self.target_value = self.tracked("value", value, config.lr, config.tau)
+        self.value_network, self.target_value = self.tracked("value", value, config.lr, config.tau)
         observation, D = value.encode.observation_width, config.representation
         low = UnitGaussian(observation + D, spaces.action, config.hidden, config.activation, weights)
         high = UnitGaussian(value.encode.width, D, config.hidden, config.activation, weights)
@@ -112,19 +113,19 @@ class HIQL(OGBenchValueAgent):
         config, observation, goal = self.config, batch["observation"], batch["value_goal"]
         following, near, wanted = batch["next_observation"], batch["subgoal"], batch["actor_goal"]
         with torch.no_grad():
-            later = self.value(following, goal, self.target_value.twins)
-            now = self.value(observation, goal, self.target_value.twins).mean(dim=0)
+            later = self.value_network(following, goal, self.target_value.twins)
+            now = self.value_network(observation, goal, self.target_value.twins).mean(dim=0)
             advantage = self.target_of(batch, later.amin(dim=0)) - now
             targets = self.target_of(batch, later)
-            low = (self.value(following, near) - self.value(observation, near)).mean(dim=0)
-            high = (self.value(batch["target"], wanted) - self.value(observation, wanted)).mean(dim=0)
-            target = self.value.subgoal(observation, batch["target_goal"])
-        value = self.value(observation, goal)
+            low = (self.value_network(following, near) - self.value_network(observation, near)).mean(dim=0)
+            high = (self.value_network(batch["target"], wanted) - self.value_network(observation, wanted)).mean(dim=0)
+            target = self.value_network.subgoal(observation, batch["target_goal"])
+        value = self.value_network(observation, goal)
         loss = 2 * expectile_loss(targets - value, config.expectile, advantage)  # the sum over twins
         with torch.set_grad_enabled(config.low_trains_phi and torch.is_grad_enabled()):
-            subgoal = self.value.subgoal(observation, near)
-        mean = self.actor(flat(self.value.encode(observation), subgoal))
-        planned = self.planner(self.value.encode.situation(observation, wanted))
+            subgoal = self.value_network.subgoal(observation, near)
+        mean = self.actor(flat(self.value_network.encode(observation), subgoal))
+        planned = self.planner(self.value_network.encode.situation(observation, wanted))
         return {
             "loss": loss,
             "value/loss": loss,
@@ -135,8 +136,13 @@ class HIQL(OGBenchValueAgent):
             "planner/mean_squared_error": (planned - target).square().mean(),
         }
 
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return the mean over twins of V."""
+        found: Tensor = self.value_network(observation, goal)
+        return found.mean(dim=0)
+
     def mean(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
         """Return the low policy's mean action for the high policy's mean subgoal."""
-        subgoal = at_length(self.planner(self.value.encode.situation(observation, goal)))
-        found: Tensor = self.actor(flat(self.value.encode(observation), subgoal))
+        subgoal = at_length(self.planner(self.value_network.encode.situation(observation, goal)))
+        found: Tensor = self.actor(flat(self.value_network.encode(observation), subgoal))
         return found

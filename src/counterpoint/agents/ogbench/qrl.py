@@ -95,6 +95,7 @@ class OGBenchQRL(OGBenchValueAgent):
     """Quasimetric RL; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_qrl"
+    value_name: ClassVar[str] = "minus the distance d(s, g)"
     config: OGBenchQRLConfig
 
     def build(self, weights: torch.Generator) -> None:
@@ -139,6 +140,11 @@ class OGBenchQRL(OGBenchValueAgent):
         mean = self.actor(batch["observation"], batch["actor_goal"])
         error = (mean - batch["action"]).square().mean()
         return {**found, "actor/loss": self._actor_loss(batch, mean, now), "actor/mean_squared_error": error}
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return minus d from states to goals."""
+        found: Tensor = self.distance(observation, goal)
+        return -found
 
     def _actor_loss(self, batch: Mapping[str, Tensor], mean: Tensor, now: Tensor) -> Float[Tensor, ""]:
         action, goal, alpha = batch["action"], batch["actor_goal"], self.config.alpha

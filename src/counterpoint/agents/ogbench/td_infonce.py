@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.contrastive import ACTOR_OBJECTIVES
 from counterpoint.agents.extraction import ddpg_bc_loss
-from counterpoint.agents.networks import pair_metrics, pairs
+from counterpoint.agents.networks import matched, pair_metrics, pairs
 from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
 from counterpoint.data.transitions import GoalMix
 from counterpoint.objectives.td_infonce import td_infonce_loss
@@ -48,6 +49,7 @@ class OGBenchTDInfoNCE(OGBenchValueAgent):
     """TD InfoNCE; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_td_infonce"
+    value_name: ClassVar[str] = "f(s, a, g) at the policy's clipped mean, minimum over twins"
     config: OGBenchTDInfoNCEConfig
     reads = frozenset({"observation", "action", "next_observation", "next_goal", "value_goal", "actor_goal"})
 
@@ -82,3 +84,8 @@ class OGBenchTDInfoNCE(OGBenchValueAgent):
             "actor/loss": ddpg_bc_loss(mean, action, q, self.config.alpha),
             "actor/mean_squared_error": (mean - action).square().mean(),
         }
+
+    def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
+        """Return the logit of the policy's loss, before its softmax: the minimum over twins of f(s, a, g; g)."""
+        mean = self.choose(observation, goal, (), None)
+        return matched(*self.critic(observation, mean, goal)).amin(dim=-1)

@@ -25,7 +25,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
-from counterpoint.envs.goal.tasks import FAMILIES, PREFIX, OGBenchGoals, Raw, task_of
+from counterpoint.envs.goal.tasks import FAMILIES, OGBENCH_TASKS, PREFIX, OGBenchGoals, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer, import_mujoco, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
@@ -46,7 +46,7 @@ class EnvConfig(FrozenConfig):
     Attributes:
         name: The environment's gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`. For `module:MyEnv-v0`,
             the module is imported first, to register the environment. OGBench's ids are `ogbench:pointmaze-medium-v0`
-            and so on.
+            and so on; `ogbench/pointmaze-medium-stitch` is the environment of OGBench's data set of this name.
         observations: `state` for state vectors, or `image` for images; with `image`, goals are images too.
         goals: `coordinates` for the coordinates of the object to move, or `state` for the whole observation, also for
             the commanded goal. With `state_zero_padded`, goals in training are whole observations, but commanded goals
@@ -59,7 +59,7 @@ class EnvConfig(FrozenConfig):
         image_size: Height and width of images in pixels; the agents' convolutions need at least 36.
         start_cells: (row, column) of the maze's cells where episodes begin; if empty, the maze's default rule.
         goal_cells: (row, column) of the cells of goals; if empty, the maze's default rule.
-        task: Number of OGBench's task, from 1; by default each episode's seed draws one.
+        task: Number of OGBench's task, from 1; by default the tasks take turns.
         success_distance: Distance within which a goal counts as reached. By default, success is the environment's
             `info["is_success"]`; for an environment without it, the task's default distance is used.
     """
@@ -75,6 +75,18 @@ class EnvConfig(FrozenConfig):
     goal_cells: Listed[tuple[Cell, ...]] = ()
     task: int | None = Field(default=None, ge=1)
     success_distance: float | None = Field(default=None, gt=0)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks that take turns in an evaluation."""
+        return OGBENCH_TASKS if self.name.startswith(f"{PREFIX}:") and self.task is None else 1
+
+    @field_validator("name")
+    @classmethod
+    def _environment_of_a_data_set(cls, name: str) -> str:
+        suite, _, dataset = name.partition("/")
+        world = dataset.removesuffix("-v0").rpartition("-")[0]
+        return f"{PREFIX}:{world}-v0" if suite == PREFIX and world else name
 
     @field_validator("goals")
     @classmethod
@@ -231,7 +243,8 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
             self._rng = sample_rng(seed, 0, "goal")
         raw, info = self.env.reset(seed=seed, options=self._cells(options))
         self._command = self._command_of(raw)
-        return self._observe(raw), self._judge(raw, info)
+        task = {key: info[key] for key in ("task",) if key in info}
+        return self._observe(raw), self._judge(raw, info) | task
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take one step.

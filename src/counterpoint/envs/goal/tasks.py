@@ -247,6 +247,8 @@ def task_of(name: str) -> type[GoalTask]:
 
 PREFIX = "ogbench"
 """The name of OGBench's package, which stands before the colon of an environment's name."""
+OGBENCH_TASKS = 5
+"""Number of tasks of each of OGBench's environments."""
 
 
 @contextmanager
@@ -271,16 +273,16 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
     """An OGBench environment (Park et al., ICLR 2025), such as `ogbench:pointmaze-medium-v0`, as a goal environment.
 
     Observations are `observation`, `achieved_goal` and `desired_goal`; as in OGBench, a goal is a whole observation. An
-    episode is one of the environment's five tasks: a start and a goal in the maze, with noise. The episode's seed
-    determines the task, uniformly sampled. The episode ends when the goal is reached (within a quarter of a cell in
-    `pointmaze`), so that success at any step is success at the end.
+    episode is one of the environment's five tasks: a start and a goal in the maze, with noise. The remainder of the
+    episode's seed by five determines the task, and `info["task"]` of `reset` is its name. The episode ends when the
+    goal is reached (within a quarter of a cell in `pointmaze`), so that success at any step is success at the end.
 
     OGBench draws tasks and noise from NumPy's global generator. In this wrapper they depend on the seed of `reset`, and
     the state of the global generator is restored.
 
     Args:
         env: The environment.
-        task: Number of the task of every episode, from 1; by default the episode's seed draws one.
+        task: Number of the task of every episode, from 1; by default the tasks take turns.
 
     Raises:
         BadInputError: If the environment does not have this task.
@@ -298,17 +300,19 @@ class OGBenchGoals(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.Record
         remove_model_file(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the task `options["task_id"]`, counted from 1, or of a task chosen by the seed."""
+        """Begin an episode of the task `options["task_id"]`, counted from 1, or of the task of the seed."""
         if seed is not None:
             self._rng = sample_rng(seed, 0, "task")
-        drawn = int(self._rng.integers(self.unwrapped.num_tasks)) + 1  # type: ignore[attr-defined]
-        task = self._task or drawn
+        world: Any = self.unwrapped
+        turn = int(self._rng.integers(world.num_tasks)) if seed is None else seed % world.num_tasks
+        chosen = {"task_id": self._task or turn + 1, **(options or {})}
         noise, posture = map(int, self._rng.integers(2**31, size=2))
         self.env.action_space.seed(posture)  # for the random steps before a goal is observed
         with global_seed(noise):
-            seen, info = self.env.reset(seed=seed, options={"task_id": task, **(options or {})})
+            seen, info = self.env.reset(seed=seed, options=chosen)
         self._goal = np.asarray(info.pop("goal"))
-        return self._observe(seen), {**info, "is_success": False}
+        name = world.task_infos[chosen["task_id"] - 1]["task_name"]
+        return self._observe(seen), {**info, "task": name, "is_success": False}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step."""

@@ -1,0 +1,229 @@
+"""OGBench's agents and TD InfoNCE on OGBench's data sets, beside OGBench's own code on the same data and machine.
+
+    python -m studies.ogbench --preset cpu --data=DATA --out runs/ogbench
+
+The data sets are recorded first, each in `DATA/NAME`, by OGBench's protocol. With `--impls=IMPLS --python=PYTHON`, the
+code in the folder `impls` of OGBench's repository trains on them too, by the interpreter of an environment of its own:
+
+    git clone https://github.com/seohongpark/ogbench && git -C ogbench checkout 1d41409
+    python -m venv env && env/bin/pip install jax flax optax distrax ml_collections tqdm ogbench==1.2.2
+
+Hyperparameters are those of its `hyperparameters.sh`. Success is the mean over five tasks of the share of solved
+episodes, as in the paper (Park et al., ICLR 2025, Appendix F).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from counterpoint.config import FrozenConfig
+from counterpoint.errors import require
+from studies.goal_reaching import counterpoint, flags
+from studies.harness import Differences, Rows, Study, Tree, Trial, file_name, over_seeds, paired
+
+Agent = Literal["gcbc", "gcivl", "gciql", "qrl", "crl", "hiql", "td_infonce"]
+AGENTS: tuple[Agent, ...] = ("gcbc", "gcivl", "gciql", "qrl", "crl", "hiql", "td_infonce")
+TASKS = 5
+ALPHAS: dict[str, dict[str, float]] = {
+    "pointmaze": {"gcivl": 10, "gciql": 0.003, "qrl": 0.0003, "crl": 0.03, "hiql": 3},
+    "antmaze": {"gcivl": 10, "gciql": 0.3, "qrl": 0.003, "crl": 0.1, "hiql": 3},
+    "manipulation": {"gcivl": 10, "gciql": 1, "qrl": 0.3, "crl": 3, "hiql": 3},
+}
+"""Weight of cloning or of advantages, by kind of environment and agent: OGBench's `hyperparameters.sh`."""
+OURS, THEIRS = "ours", "OGBench's"
+
+
+class OGBenchConfig(FrozenConfig):
+    """Data sets, agents and their settings.
+
+    Attributes:
+        data: Folder of the data sets.
+        episodes: Number of training episodes recorded of each data set; by default OGBench's.
+        datasets: OGBench's names without the version.
+        agents: The agents, whose recipes are `AGENT-ogbench`.
+        common: Overrides of every recipe, such as the number of steps.
+        grid: Further overrides of every agent, as values by key; every combination of values becomes a separate row.
+        test_episodes: Number of episodes of each task.
+        impls: The folder `impls` of OGBench's repository; without it, OGBench's own agents are not run.
+        python: The interpreter of an environment with OGBench's requirements.
+        first_seed: The first seed, so that settings can be chosen on seeds that are not reported.
+        seeds: Number of seeds.
+        processes: Number of runs that run in parallel.
+    """
+
+    data: str
+    episodes: PositiveInt | None = None
+    datasets: tuple[str, ...] = Field(min_length=1)
+    agents: tuple[Agent, ...] = Field(default=AGENTS, min_length=1)
+    common: dict[str, Any] = Field(default={})
+    grid: dict[str, tuple[Any, ...]] = Field(default={})
+    test_episodes: PositiveInt = 50
+    impls: str = ""
+    python: str = ""
+    first_seed: int = Field(default=0, ge=0)
+    seeds: PositiveInt = 3
+    processes: PositiveInt = 2
+
+    @property
+    def variants(self) -> dict[str, Tree]:
+        """The settings of the grid by their name, which is empty without a grid."""
+        return {
+            " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in zip(self.grid, values, strict=True)): dict(
+                zip(self.grid, values, strict=True)
+            )
+            for values in product(*self.grid.values())
+        }
+
+
+def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
+    """Record the data sets, train and evaluate every agent on each, and write `ogbench.json` and `results.parquet`.
+
+    Raises:
+        BadInputError: If a data set is unknown, or OGBench's code is not where the configuration says.
+    """
+    require(bool(config.impls) == bool(config.python), "impls", config.impls, "--python beside it", "give both or none")
+    given = not config.impls or (Path(config.impls) / "agents" / "gcbc.py").exists()
+    require(given, config.impls, "no agents/gcbc.py", "the folder `impls` of OGBench's repository", "clone it")
+    study = Study("OGBench's data sets", out, config, free=("processes", "python"))
+    for dataset in config.datasets:
+        words = ["collect", "ogbench", "--dataset", dataset, "--out", str(file_of(config, dataset).parent)]
+        counterpoint(
+            [*words, *(["--episodes", str(config.episodes)] if config.episodes else [])],
+            out / "logs" / f"{dataset}.log",
+        )
+    trials = [
+        Trial(name, partial(run, config, out / "runs" / name, dataset, agent, variant, seed), about=about)
+        for seed in range(config.first_seed, config.first_seed + config.seeds)
+        for dataset in config.datasets
+        for agent in config.agents
+        for variant in config.variants
+        for by, run in ((OURS, train_ours), (THEIRS, train_theirs))
+        if by == OURS or (config.impls and agent != "td_infonce")
+        for row in [f"{agent} {variant}".rstrip()]
+        for about in [{"dataset": dataset, "agent": row, "by": by, "seed": seed}]
+        for name in [file_name(dataset, row, "ours" if by == OURS else "theirs", seed)]
+    ]
+    study.run(trials, config.processes)
+    return study.finish("ogbench", summary(study.rows()))
+
+
+def file_of(config: OGBenchConfig, dataset: str) -> Path:
+    """Return the file of a data set."""
+    return Path(config.data) / dataset / f"{dataset}-v0.npz"
+
+
+def hyperparameters(dataset: str, agent: str) -> Tree:
+    """Return OGBench's settings of an agent on a data set, as keys of our recipes; TD InfoNCE has those of `crl`."""
+    kind = next((kind for kind in ALPHAS if dataset.startswith(kind)), "manipulation")
+    alpha = ALPHAS[kind].get("crl" if agent == "td_infonce" else agent)
+    found: Tree = {} if alpha is None else {"agent.alpha": alpha}
+    if agent == "hiql":
+        found["agent.subgoal_steps"] = 10 if kind == "manipulation" else 25
+    if dataset.endswith("-stitch") and agent != "gcbc":
+        found |= {"agent.actor_goals.future": 0.5, "agent.actor_goals.random": 0.5}
+    return found
+
+
+def as_theirs(settings: Tree) -> Tree:
+    """Return settings under the names of OGBench's agents; an agent ignores what it does not have."""
+    names = {
+        "agent.alpha": ("alpha", "high_alpha", "low_alpha"),
+        "agent.subgoal_steps": ("subgoal_steps",),
+        "agent.actor_goals.future": ("actor_p_trajgoal",),
+        "agent.actor_goals.random": ("actor_p_randomgoal",),
+        "agent.hidden": ("actor_hidden_dims", "value_hidden_dims"),
+        "agent.discount": ("discount",),
+        "train.batch_size": ("batch_size",),
+    }
+    return {name: value for key, value in settings.items() for name in names.get(key, ())}
+
+
+def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, variant: str, seed: int) -> Tree:
+    """Train one agent by this library's command, and return its last evaluation and the curve."""
+    settings = hyperparameters(dataset, agent) | config.common | config.variants[variant]
+    settings |= {"train.seed": seed, "data.eval_episodes": TASKS * config.test_episodes}
+    words = ["train", f"{agent}-ogbench", "--data", str(file_of(config, dataset)), "--env", f"ogbench/{dataset}"]
+    words += ["--out", str(run), *flags(settings)]
+    counterpoint(words, run.with_suffix(".log"))
+    result = json.loads((run / "result.json").read_text())
+    lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "command": " ".join(["counterpoint", *words]),
+        "steps": result["steps"],
+        "tasks": {key: one["value"] for key, one in sorted(result.items()) if key.startswith("task")},
+        "curve": [{key: line[key] for key in ("step", "success")} for line in lines if line["split"] == "eval"],
+    }
+
+
+def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, variant: str, seed: int) -> Tree:
+    """Train one agent by OGBench's code, and return its last evaluation."""
+    settings = hyperparameters(dataset, agent) | config.common | config.variants[variant]
+    job = {
+        "impls": str(Path(config.impls).resolve()),
+        "data": str(file_of(config, dataset).resolve()),
+        "dataset": dataset,
+        "agent": agent,
+        "steps": settings["train.steps"],
+        "settings": as_theirs(settings),
+        "episodes": config.test_episodes,
+        "seed": seed,
+        "out": str(run.resolve().with_suffix(".json")),
+    }
+    run.parent.mkdir(parents=True, exist_ok=True)
+    script = Path(__file__).with_name("theirs.py")
+    one_thread = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+    with run.with_suffix(".log").open("a") as log:
+        environment = os.environ | one_thread | {"OMP_NUM_THREADS": "1"}
+        words = [config.python, str(script), json.dumps(job)]
+        subprocess.run(words, check=True, stdout=log, stderr=log, env=environment)
+    return {"steps": job["steps"], **json.loads(Path(str(job["out"])).read_text())}
+
+
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
+    """Return `cells`: by data set, agent and code, success with a t interval over seeds and each task's mean.
+
+    `agree`: by data set and agent, our success minus that of OGBench's code, where both were run.
+    """
+    cells: Tree = {}
+    for dataset, agent in dict.fromkeys((row["dataset"], row["agent"]) for row in rows):
+        for by in (OURS, THEIRS):
+            runs = _runs(rows, dataset, agent, by)
+            if runs:
+                found = over_seeds([_mean(run) for run in runs], share=True)
+                names = runs[0]["tasks"]
+                found["tasks"] = {name: float(np.mean([run["tasks"][name] for run in runs])) for name in names}
+                found["steps"] = runs[0]["steps"]
+                cells.setdefault(dataset, {}).setdefault(agent, {})[by] = found
+    agree = {
+        dataset: {
+            agent: paired(less(rows, dataset, (agent, OURS), (agent, THEIRS))).as_json()
+            for agent, cell in agents.items()
+            if THEIRS in cell
+        }
+        for dataset, agents in cells.items()
+    }
+    return {"cells": cells, "agree": agree}
+
+
+def less(rows: Rows, dataset: str, one: tuple[str, str], other: tuple[str, str]) -> Differences:
+    """Return the success of an agent of one code minus that of another on a data set, by seed: [seeds, 1]."""
+    first, second = ([_mean(run) for run in _runs(rows, dataset, *which)] for which in (one, other))
+    return np.array([np.subtract(first, second)]).T
+
+
+def _runs(rows: Rows, dataset: str, agent: str, by: str) -> list[Tree]:
+    found = [row for row in rows if (row["dataset"], row["agent"], row["by"]) == (dataset, agent, by)]
+    return sorted(found, key=lambda row: int(row["seed"]))
+
+
+def _mean(run: Tree) -> float:
+    return float(np.mean(list(run["tasks"].values())))
