@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INTERCHANGE := .venv-lerobot
+OGBENCH := .venv-ogbench
 FLOORS := .venv-floors
 WHEEL := .venv-wheel
 # lerobot 0.6 needs Python 3.12 or later; the first that runs is taken.
@@ -26,7 +27,7 @@ ifeq ($(shell uname -s),Linux)
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 endif
 
-.PHONY: demo test test-all test-release test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
+.PHONY: demo test test-all test-release test-floors test-wheel lint docs docs-serve interchange interchange-ogbench benchmarks system clean
 
 ifdef VIDEOS
 demo: $(VENV)/.installed
@@ -87,6 +88,10 @@ interchange: $(INTERCHANGE)/.installed
 	$(INTERCHANGE)/bin/pip install --quiet --no-deps --force-reinstall .
 	SDL_VIDEODRIVER=dummy $(INTERCHANGE)/bin/python -m pytest tests/interchange
 
+interchange-ogbench: $(OGBENCH)/.installed
+	$(OGBENCH)/bin/pip install --quiet --no-deps --force-reinstall .
+	PYTHONPATH=$(OGBENCH)/ogbench/impls $(OGBENCH)/bin/python -m pytest tests/interchange/test_ogbench_loop.py
+
 benchmarks: $(VENV)/.installed system
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/collection.py
@@ -112,9 +117,18 @@ $(INTERCHANGE)/.installed: pyproject.toml | system
 	$(INTERCHANGE)/bin/pip install --quiet --no-compile "lerobot[evaluation,diffusion,pusht,metaworld]>=0.6,<0.7" "mujoco>=3.3,<3.4" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion,hdf5,rlds,mcap,zarr,minari]"
 	touch $@
 
+# OGBench's agents and evaluation are in its repository, not in its package.
+$(OGBENCH)/.installed: pyproject.toml | system
+	$(PYTHON) -m venv --clear $(OGBENCH)
+	git clone --quiet https://github.com/seohongpark/ogbench $(OGBENCH)/ogbench
+	git -C $(OGBENCH)/ogbench checkout --quiet 1d41409
+	$(OGBENCH)/bin/pip install --quiet --upgrade pip
+	$(OGBENCH)/bin/pip install --quiet --no-compile jax flax optax distrax ml_collections tqdm ".[sim,dev]"
+	touch $@
+
 # MuJoCo renders through EGL and one test drives Chromium; both come from the system.
 system:
 	@bash scripts/system-packages.sh
 
 clean:
-	rm -rf $(VENV) $(INTERCHANGE) site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(INTERCHANGE) $(OGBENCH) site .pytest_cache .mypy_cache .ruff_cache
