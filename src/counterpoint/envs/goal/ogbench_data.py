@@ -6,6 +6,7 @@ and the oracles; the scripts, which drive them, are followed here:
 
 - `navigate`: go to random corners and junctions of the maze, one after the other, in the direction of the shortest way;
 - `stitch`: go to a cell four steps away and stay there;
+- `explore`: go in a random direction, another one every ten steps;
 - `play`: carry out random manipulations by precomputed plans with smooth noise;
 - `noisy`: carry them out by a feedback controller with noise, and random actions now and then.
 """
@@ -16,13 +17,16 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
 from pydantic import Field, field_validator, model_validator
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect
@@ -30,18 +34,22 @@ from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.tasks import PREFIX, global_seed, remove_model_file
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.envs.rendering import import_mujoco
-from counterpoint.errors import import_extra, suggestion
-from counterpoint.files import Beside
+from counterpoint.errors import import_extra, require, suggestion
+from counterpoint.files import Beside, write_atomically
+from counterpoint.parameter_types import File
 
-Kind = Literal["navigate", "stitch", "play", "noisy"]
-STITCH_STEPS = 4
-"""Number of cells to the goal of an episode of `stitch`."""
+Kind = Literal["navigate", "stitch", "explore", "play", "noisy"]
+MAZES: tuple[Kind, ...] = ("navigate", "stitch", "explore")
+STITCH_STEPS, EXPLORE_STEPS = 4, 10
+"""Number of cells to the goal of an episode of `stitch`, and of actions in one direction of `explore`."""
 SMOOTHING, LEAST_NORM = 0.5, 0.4
 """OGBench's smoothing of a plan's noise, and the smallest action of its feedback controllers."""
 NOISE = (1.0, 1.0, 1.0, 3.0, 10.0)
 """Factors of the noise on position (3), yaw and gripper in `noisy`."""
 STATES = ("qpos", "qvel", "button_states")
 """The simulator's state before a step, which the step's information holds under these names with the prefix `prev_`."""
+ANT_OBSERVATION, ANT_ACTION = 29, 8
+"""Numbers of an ant's observation, position included, and of its action."""
 STACKING = {"single": (0, 0), "double": (0, 0.25), "triple": (0.05, 0.35), "quadruple": (0.1, 0.5)}
 """Range of an episode's share of cubes that are put on others; .5 in other scenes."""
 
@@ -69,7 +77,12 @@ class Protocol:
     @property
     def in_maze(self) -> bool:
         """True for mazes, False for manipulation."""
-        return self.kind in ("navigate", "stitch")
+        return self.kind in MAZES
+
+    @property
+    def walks(self) -> bool:
+        """True for ants, whose legs need an expert."""
+        return self.env.startswith("ant")
 
 
 def _protocols() -> dict[str, Protocol]:
@@ -78,6 +91,11 @@ def _protocols() -> dict[str, Protocol]:
         env, long = f"pointmaze-{maze}", maze == "giant"
         found[f"{env}-navigate"] = Protocol(f"{env}-v0", "navigate", 500 if long else 1000, 2001 if long else 1001, 0.5)
         found[f"{env}-stitch"] = Protocol(f"{env}-v0", "stitch", 5000, 201, 0.5)
+        ant = f"antmaze-{maze}"
+        found[f"{ant}-navigate"] = Protocol(f"{ant}-v0", "navigate", 500 if long else 1000, 2001 if long else 1001, 0.2)
+        found[f"{ant}-stitch"] = Protocol(f"{ant}-v0", "stitch", 5000, 201, 0.2)
+        if not long:
+            found[f"{ant}-explore"] = Protocol(f"{ant}-v0", "explore", 10_000, 501, 1.0)
     sizes = {"cube-single": 1000, "cube-double": 1000, "cube-triple": 3000, "cube-quadruple": 5000, "scene": 1000}
     sizes |= {"puzzle-3x3": 1000, "puzzle-4x4": 1000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}
     for env, episodes in sizes.items():
@@ -101,9 +119,11 @@ class OGBenchCollect(CollectConfig):
         val_episodes: Number of validation episodes; by default a tenth of the training episodes.
         noise: Standard deviation of the noise on actions; by default OGBench's.
         steps: Number of rows of an episode, one more than its transitions; by default OGBench's.
+        expert: For an ant, the file of its expert, as `python -m studies.ant_expert` writes it.
     """
 
     dataset: str
+    expert: File = None
     val_episodes: int | None = Field(default=None, ge=0)  # type: ignore[assignment]
     noise: float | None = Field(default=None, ge=0, le=10)  # type: ignore[assignment]
     steps: int | None = Field(default=None, ge=2)
@@ -115,6 +135,13 @@ class OGBenchCollect(CollectConfig):
         if dataset not in PROTOCOLS:
             raise ValueError(f"one of {', '.join(PROTOCOLS)}; {suggestion(dataset, PROTOCOLS)}".rstrip("; "))
         return dataset
+
+    @model_validator(mode="after")
+    def _an_ant_has_an_expert(self) -> Self:
+        if self.protocol.walks != (self.expert is not None):
+            other = "leave it out" if self.expert else "train one by `python -m studies.ant_expert`"
+            raise ValueError(f"{self.dataset} needs {'an' if self.protocol.walks else 'no'} --expert: {other}")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -167,6 +194,8 @@ class _OGBenchCollection(Collection):
         import_mujoco()
         import_extra(PREFIX, "sim")  # registers the environments
         protocol = self.config.protocol
+        if self.config.expert:
+            load_walker(self.config.expert)  # a wrong file is refused before anything is recorded
         options: dict[str, Any] = {} if protocol.in_maze else {"mode": "data_collection"}
         env = gymnasium.make(task, terminate_at_goal=False, max_episode_steps=protocol.steps, **options)
         remove_model_file(env)
@@ -174,7 +203,8 @@ class _OGBenchCollection(Collection):
 
     def record(self, env: Any, slot: Slot, seed: int) -> Recording | None:
         """Record one episode; drop it if the cube of `scene` leaves the camera's view, as OGBench does."""
-        arrays = recorded(env, self.config.protocol, seed)
+        expert = self.config.expert
+        arrays = recorded(env, self.config.protocol, seed, load_walker(expert) if expert else None)
         if slot.task.startswith("scene") and not cube_in_sight(arrays["qpos"]):
             return None
         state, actions = arrays.pop("observations"), arrays.pop("actions")
@@ -205,15 +235,16 @@ def _columns(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     return columns | {"terminals": terminals}
 
 
-def recorded(env: Any, protocol: Protocol, seed: int) -> dict[str, Array]:
+def recorded(env: Any, protocol: Protocol, seed: int, walker: Walker | None = None) -> dict[str, Array]:
     """Record an episode: `observations`, `actions`, `qpos`, `qvel` and, of scenes with buttons, `button_states`.
 
-    OGBench draws from NumPy's global generator; it is seeded by the episode, and its state is restored.
+    OGBench draws from NumPy's global generator; it is seeded by the episode, and its state is restored. An ant walks
+    by `walker`.
     """
     rows: dict[str, list[Any]] = defaultdict(list)
     oracle: MazeOracle | ManipulationOracle
     with global_seed(seed):
-        oracle = MazeOracle(env, protocol) if protocol.in_maze else ManipulationOracle(env, protocol)
+        oracle = MazeOracle(env, protocol, walker) if protocol.in_maze else ManipulationOracle(env, protocol)
         observation, info = env.reset(seed=seed, options=oracle.scene())
         oracle.begin(observation, info)
         over = False
@@ -231,16 +262,67 @@ def recorded(env: Any, protocol: Protocol, seed: int) -> dict[str, Array]:
     return {name: np.array(some, np.int64 if name == "button_states" else np.float32) for name, some in rows.items()}
 
 
+@dataclass(frozen=True)
+class Walker:
+    """A policy that walks in a given direction: perceptron layers with GELU between them, and tanh at the end.
+
+    Attributes:
+        layers: Weights [out, in] and biases [out]; the input is posture and speed without the position, then the
+            direction [2].
+    """
+
+    layers: tuple[tuple[Array, Array], ...]
+
+    def __call__(self, observation: Array, direction: Array) -> Array:
+        """Return the action for an observation that begins with the position (x, y)."""
+        x = np.concatenate([observation[2:], direction])
+        for number, (weight, bias) in enumerate(self.layers):
+            x = weight @ (_gelu(x) if number else x) + bias
+        return np.asarray(np.tanh(x))
+
+    def save(self, path: Path) -> None:
+        """Write the layers as safetensors."""
+        names = ("weight", "bias")
+        arrays = {f"{n}.{name}": a for n, one in enumerate(self.layers) for name, a in zip(names, one, strict=True)}
+        write_atomically(path, save(arrays))
+
+
+@cache
+def load_walker(path: Path) -> Walker:
+    """Read a file that `Walker.save` wrote.
+
+    Raises:
+        BadInputError: If there is no such file, or its layers do not fit each other or an ant.
+    """
+    expected, hint = "the layers of an ant's expert", "train one by `python -m studies.ant_expert`"
+    require(path.is_file(), path, "no file", expected, hint)
+    try:
+        arrays = load(path.read_bytes())
+        layers = tuple((arrays[f"{n}.weight"], arrays[f"{n}.bias"]) for n in range(len(arrays) // 2))
+        walker = Walker(layers)
+        fits = walker(np.zeros(ANT_OBSERVATION), np.zeros(2)).shape == (ANT_ACTION,)
+    except (SafetensorError, KeyError, ValueError):
+        fits = False
+    require(fits, path, "other contents", expected, hint)
+    return walker
+
+
+def _gelu(x: Array) -> Array:
+    """Return GELU in the form with tanh, as in JAX."""
+    return np.asarray(x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+
+
 class MazeOracle:
     """Goes to cells of a maze along the shortest way, in the direction of the next cell.
 
     Args:
         env: The maze.
         protocol: The behaviour and the noise.
+        walker: An ant's policy for a direction; a point's action is the direction itself.
     """
 
-    def __init__(self, env: Any, protocol: Protocol) -> None:
-        self.env, self.protocol = env.unwrapped, protocol
+    def __init__(self, env: Any, protocol: Protocol, walker: Walker | None = None) -> None:
+        self.env, self.protocol, self.walker = env.unwrapped, protocol, walker
         self.grid = MazeGrid(tuple(map(tuple, self.env.maze_map)))
         self.junctions = [cell for cell in self.grid.free if not _in_corridor(self.env.maze_map, cell)]
 
@@ -253,14 +335,20 @@ class MazeOracle:
         return {"task_info": {"init_ij": start, "goal_ij": _any(goals)}}
 
     def begin(self, observation: Array, info: Mapping[str, Any]) -> None:
-        """Begin an episode: nothing to do."""
+        """Begin an episode."""
+        self.steps = 0
 
     def act(self, observation: Array, info: Mapping[str, Any]) -> Array:
-        """Return the direction to the next cell, with noise."""
-        place = self.env.get_xy()
-        direction = self.env.get_oracle_subgoal(place, self.env.cur_goal_xy)[0] - place
-        direction = direction / (np.linalg.norm(direction) + 1e-6)
-        return np.asarray(direction + np.random.normal(0, self.protocol.noise, direction.shape))
+        """Return the action that goes in the direction of the next cell, or in a random one, with noise."""
+        if self.protocol.kind != "explore":
+            place = self.env.get_xy()
+            self.direction = self.env.get_oracle_subgoal(place, self.env.cur_goal_xy)[0] - place
+        elif self.steps % EXPLORE_STEPS == 0:
+            self.direction = np.random.randn(2)
+        self.steps += 1
+        direction = self.direction / (np.linalg.norm(self.direction) + 1e-6)
+        action = self.walker(self.env.get_ob(ob_type="states"), direction) if self.walker else direction
+        return np.asarray(action + np.random.normal(0, self.protocol.noise, action.shape))
 
     def after(self, info: Mapping[str, Any]) -> None:
         """Choose another goal when one is reached, in `navigate`."""
