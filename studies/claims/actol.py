@@ -5,7 +5,19 @@ from __future__ import annotations
 from functools import partial
 
 from studies.claims.decisionnce import CLONED, FEW_TASKS
-from studies.claims.rewards import ARM, BOTH, FOLLOWS, FROM_CLIP, KITCHEN, group_less, learned, less, line, margin
+from studies.claims.rewards import (
+    ARM,
+    AUTHORS,
+    BOTH,
+    FOLLOWS,
+    FROM_CLIP,
+    KITCHEN,
+    group_less,
+    learned,
+    less,
+    line,
+    margin,
+)
 from studies.harness import Differences
 from studies.lcbc.summary import comparable
 from studies.lcbc.summary import last as cloned
@@ -14,9 +26,13 @@ from studies.verdicts import Claim, Line, Settings
 HEADS = "linear heads on a frozen model here; the whole of CLIP, on EPIC-KITCHENS, in the paper"
 _DIRECTED = "our directed form from random heads"
 _OURS, _OTHER = "actol from CLIP", "decisionnce_t from CLIP"
+_ENDS: tuple[tuple[str, Settings], ...] = (("", "searched"), (", authors", "authors'"))
+"""Endings of the names of rows of the study of padding, with their settings."""
+_RETURNS = ("the arm returns", "retrieved", "each instruction's reward has its peak within its own part")
 _CLIPS = {
     "pairs": ("the arm stays", "both", "this holds and the reward of the second instruction rises"),
-    "kitchen": ("the arm returns", "retrieved", "each instruction's reward has its peak within its own part"),
+    "kitchen": _RETURNS,
+    AUTHORS: _RETURNS,
 }
 """Study: what the clips show, the number, and the number in words."""
 
@@ -62,7 +78,7 @@ CLAIMS = (
                 "number",
                 settings,
             )
-            for suffix, settings in BOTH
+            for suffix, settings in _ENDS
         ),
         HEADS,
     ),
@@ -73,8 +89,8 @@ CLAIMS = (
         (
             _smoother("kitchen", "actol without bridge", "actol", f"{_DIRECTED}, {KITCHEN}", "searched"),
             *(
-                _smoother("kitchen", f"{_OURS} without bridge{end}", f"{_OURS}{end}", f"even form, {FROM_CLIP}", how)
-                for end, how in BOTH
+                _smoother(study, f"{_OURS} without bridge", _OURS, f"even form, {FROM_CLIP}", how)
+                for study, how in BOTH
             ),
             _smoother("arm", "actol without bridge", "actol", f"{_DIRECTED}, {ARM}", "searched"),
         ),
@@ -85,7 +101,7 @@ CLAIMS = (
         "AcTOL",
         "its rewards are better than DecisionNCE's (section 5.4)",
         (
-            *(margin("kitchen", f"{_OURS}{end}", f"{_OTHER}{end}", FROM_CLIP, how) for end, how in BOTH),
+            *(margin(study, _OURS, _OTHER, FROM_CLIP, how) for study, how in BOTH),
             margin("kitchen", _OURS, _OTHER, FROM_CLIP, "searched", common=True),
             margin("kitchen", "actol", "decisionnce_t", KITCHEN, "searched"),
             margin("arm", "actol", "decisionnce_t", ARM, "searched"),
@@ -98,8 +114,10 @@ CLAIMS = (
         "its rewards peak where the first of two actions ends and then fall, DecisionNCE's do not (section 5.4, Figs. "
         "4 and 6)",
         (
-            *(_peaks(name, f"{_OURS}{end}", f"{_OTHER}{end}", how) for name in _CLIPS for end, how in BOTH),
-            *(_peaks(name, "actol", "decisionnce_t", "searched") for name in _CLIPS),
+            *(_peaks(study, _OURS, _OTHER, how) for study, how in BOTH),
+            _peaks("pairs", _OURS, _OTHER, "searched"),
+            _peaks("pairs", f"{_OURS}, authors", f"{_OTHER}, authors", "authors'"),
+            *(_peaks(study, "actol", "decisionnce_t", "searched") for study in ("kitchen", "pairs")),
         ),
         HEADS,
     ),
