@@ -16,8 +16,6 @@ KITCHEN = "[one kitchen](clip_methods.md#all-methods-in-one-kitchen)"
 FROM_CLIP = "[one kitchen, from CLIP's heads](clip_methods.md#from-clips-heads)"
 AUTHORS = "authors"
 """The study of rows from CLIP's heads at the authors' settings."""
-
-
 BOTH: tuple[tuple[str, Settings], ...] = (("kitchen", "searched"), (AUTHORS, "authors'"))
 """The studies of rows from CLIP's heads, with their settings."""
 ARM = "[18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm)"

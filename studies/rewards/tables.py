@@ -227,16 +227,14 @@ AGAINST_T = {
     for row in ("decisionnce_p", "liv", "r3m", "vip", "tcn", "clip", "actol")
 } | {"actol minus actol without bridge": ("actol", "actol without bridge")}
 FROM_CLIP = {
-    f"{row}{end} minus {other}{end}": (f"{row}{end}", f"{other}{end}")
+    f"{row} from CLIP minus {other}": (f"{row} from CLIP", other)
     for row, other in (
-        ("decisionnce_t from CLIP", "decisionnce_p from CLIP"),
-        ("decisionnce_t from CLIP", "liv from CLIP"),
-        ("actol from CLIP", "decisionnce_t from CLIP"),
-        ("actol from CLIP", "actol from CLIP without bridge"),
+        ("decisionnce_t", "decisionnce_p from CLIP"),
+        ("decisionnce_t", "liv from CLIP"),
+        ("actol", "decisionnce_t from CLIP"),
+        ("actol", "actol from CLIP without bridge"),
     )
-    for end in ("", ", authors")
 }
-SEARCHED_FROM_CLIP = {title: pair for title, pair in FROM_CLIP.items() if "authors" not in title}
 SEGMENTS = {
     f"{variant}: default minus {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps",)), ("decisionnce_p", ()))
@@ -267,6 +265,9 @@ TABLES |= {
     "kitchen": partial(progress, "kitchen"),
     "kitchen differences": partial(compared, "kitchen", AGAINST_T),
     "kitchen from CLIP": partial(compared, "kitchen", FROM_CLIP),
+    "authors": partial(progress, "authors"),
+    "authors from CLIP": partial(compared, "authors", FROM_CLIP),
+    "authors pairs": partial(two_actions, "authors"),
     "kitchen words": partial(words, "kitchen"),
     "kitchen bound": partial(bound, "kitchen"),
     "kitchen pairs": partial(two_actions, "kitchen"),
@@ -274,7 +275,7 @@ TABLES |= {
     "search play": lambda: search_table(kept("tune_play", search)),
     "kitchen first frames": partial(first_frames, "kitchen"),
     "arm": partial(progress, "arm"),
-    "arm differences": partial(compared, "arm", AGAINST_T | SEARCHED_FROM_CLIP),
+    "arm differences": partial(compared, "arm", AGAINST_T | FROM_CLIP),
     "arm bound": partial(bound, "arm"),
     "arm first frames": partial(first_frames, "arm"),
     "search bridge": lambda: search_table(kept("tune_bridge", search)),

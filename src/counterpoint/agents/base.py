@@ -204,7 +204,8 @@ class Agent(ABC):
 
     def sampling(self) -> Spec:
         """Return the spec of a batch: its keys and the distribution of its future goals."""
-        return Spec.transitions(self.reads, discount=self.config.discount)
+        reads = self.reads - {"future_offset"}  # comes with `future_goal`
+        return Spec.transitions(reads, discount=self.config.discount)
 
     def generator(self, name: str, number: int) -> torch.Generator:
         """Return a generator on the agent's device that depends only on the agent's seed, a name and a number."""
