@@ -94,9 +94,9 @@ def write_report(
 ) -> Path:
     """Show what a run learned, as a page and as numbers: `RUN/report.html` and `RUN/report.json`.
 
-    A reward is compared with controls on held-out episodes. Of a goal-reaching agent, the page shows the success of the
-    last evaluation, learning curves, and in mazes a map of its value, also written to `RUN/value.png`. The run's
-    verdict is printed, and the main numbers are written into the model's card.
+    A reward is compared with controls on held-out episodes. The page of a goal-reaching agent shows the success of its
+    last evaluation, its learning curves and, in a maze, a map of its value (also in `RUN/value.png`). The run's verdict
+    is printed, and the main numbers are written into the model's card.
 
     Time on two cores: for a reward one pass over at most 200 videos, at 2,400 frames per second with the demo's encoder
     and 72 with EfficientNet-Lite0, and some seconds for intervals and the t-SNE; for an agent some seconds. Disk: about

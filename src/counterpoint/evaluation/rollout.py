@@ -222,10 +222,10 @@ class _Running:
 def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Return success, return and distances with their intervals, for a result file.
 
-    Where episodes have tasks, `TASK_success` is the success in those of each. `steps_to_success` is the mean over
-    solved episodes, and `simulator_errors` the number of episodes in which the simulator raised an error. Numbers that
-    are not defined are `None`: `success` if the environment does not define it, `steps_to_success` if no episode was
-    solved, and distances if there are no goals.
+    `TASK_success` is the success in the episodes of one task, in an environment with tasks. `steps_to_success` is the
+    mean over solved episodes, and `simulator_errors` the number of episodes in which the simulator raised an error.
+    Numbers that are not defined are `None`: `success` if the environment does not define it, `steps_to_success` if no
+    episode was solved, and distances if there are no goals.
     """
     solved = [one.steps_to_success for one in results if one.steps_to_success is not None]
     goals = [one for one in results if one.closest_distance is not None]

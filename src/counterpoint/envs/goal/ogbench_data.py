@@ -292,7 +292,7 @@ def load_walker(path: Path) -> Walker:
     """Read a file that `Walker.save` wrote.
 
     Raises:
-        BadInputError: If there is no such file, or its layers do not fit each other or an ant.
+        BadInputError: If the file is missing, or does not hold the layers of an ant's expert.
     """
     expected, hint = "the layers of an ant's expert", "train one by `python -m studies.ant_expert`"
     require(path.is_file(), path, "no file", expected, hint)
