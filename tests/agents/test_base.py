@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from itertools import cycle
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import counterpoint
 from counterpoint.agents import AGENTS, SavedAgent, agent_config, make_agent
 from counterpoint.agents.base import FiniteCheck, descend
 from counterpoint.data.episode import Spaces
@@ -151,6 +154,24 @@ def test_the_smallest_image() -> None:
 def test_agents_that_need_rewards_say_so() -> None:
     needing = {name for name, entry in AGENTS.items() if entry.agent.needs_reward}
     assert needing == {"td3_bc", "iql", "decision_transformer"}
+
+
+@pytest.mark.parametrize("name", ["td_infonce", "ogbench_td_infonce"])
+def test_an_update_enters_seven_files_at_most(name: str) -> None:
+    agent, batch = make_agent({"name": name, "hidden": SMALL}, STATE), batch_of(STATE)
+    agent.update(batch, 0)
+    entered: set[str] = set()
+
+    def enter(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(counterpoint.__path__[0]):
+            entered.add(frame.f_code.co_filename)
+
+    sys.setprofile(enter)
+    try:
+        agent.update(batch, 1)
+    finally:
+        sys.setprofile(None)
+    assert 3 <= len(entered) <= 7, sorted(entered)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
