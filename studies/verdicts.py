@@ -2,7 +2,8 @@
 
 A claim has one or more tests, its lines. A line is *shown* if the gate was passed, there are enough seeds and the
 paired interval excludes 0. It is *not reproduced* if the interval excludes half of the paper's effect (or, if the paper
-has no number in our unit, if the interval lies below 0). Otherwise it is *inconclusive*.
+has no number in our unit, if the interval lies below 0). Otherwise it is *inconclusive*, also if both methods have the
+same number in every seed and task, since no spread tells then how certain the difference is.
 
 The verdict on the claim is that of its worst line. A claim that is not reproduced is *refuted* only if no line is
 shown, the lines that fail have the authors' settings as well as searched ones and the paper's own measure, and the test
@@ -151,7 +152,7 @@ def judge(differences: Differences, effect: float | None, *, passed: bool, fewes
         fewest: Number of seeds that "shown" needs.
     """
     found = paired(differences)
-    if not passed or found.n < 2:
+    if not passed or found.n < 2 or not differences.any():
         return "inconclusive", found
     if found.low > 0 and found.n >= fewest:
         return "shown", found

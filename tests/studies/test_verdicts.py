@@ -112,3 +112,8 @@ def test_the_tables_have_a_row_for_every_claim_and_for_every_line(
     said = plan(claims, "stored")
     assert len(said) == 2
     assert "2 seeds find a difference of +0.20 with a power of 0.8; the stored result has 5" in said[0]
+
+
+def test_equal_numbers_in_every_seed_and_task_decide_nothing() -> None:
+    assert judge(np.zeros((8, 2)), 0.1, passed=True, fewest=8)[0] == "inconclusive"
+    assert judge(np.full((8, 2), 0.01), 0.1, passed=True, fewest=8)[0] == "shown"
