@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import cycle, product
 from pathlib import Path
@@ -90,12 +90,15 @@ class GoalReachingConfig(FrozenConfig):
     def agents(self) -> dict[str, Row]:
         """The rows, each in every setting of the grid."""
         return {
-            " ".join([name, *map(str, values)]): row.model_copy(
-                update={"overrides": row.overrides | dict(zip(self.grid, values, strict=True))}
-            )
-            for values in product(*self.grid.values())
+            " ".join([name, *map(str, chosen.values())]): row.model_copy(update={"overrides": row.overrides | chosen})
+            for chosen in combinations(self.grid)
             for name, row in self.rows.items()
         }
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> list[Tree]:
+    """Return every combination of a grid's values, by key; an empty grid has one, which is empty."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
 def goal_reaching_study(config: GoalReachingConfig, out: Path) -> Tree:

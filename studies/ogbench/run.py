@@ -9,7 +9,7 @@ code in the folder `impls` of OGBench's repository trains on them too, by the in
     python -m venv env && env/bin/pip install jax flax optax distrax ml_collections tqdm ogbench==1.2.2
 
 Hyperparameters are those of its `hyperparameters.sh`. Success is the mean over five tasks of the share of solved
-episodes, as in the paper (Park et al., ICLR 2025, Appendix F).
+episodes, as OGBench's `impls/main.py` logs it (Park et al., ICLR 2025).
 """
 
 from __future__ import annotations
@@ -18,21 +18,33 @@ import json
 import os
 import subprocess
 from functools import partial
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, PositiveInt
 
 from counterpoint.config import FrozenConfig
+from counterpoint.envs.goal.tasks import OGBENCH_TASKS
 from counterpoint.errors import require
-from studies.goal_reaching import counterpoint, flags
-from studies.harness import Differences, Rows, Study, Tree, Trial, file_name, over_seeds, paired
+from counterpoint.training.recipe import load_recipe
+from studies.goal_reaching import combinations, counterpoint, flags
+from studies.harness import (
+    Differences,
+    Rows,
+    Study,
+    Tree,
+    Trial,
+    estimate,
+    file_name,
+    markdown,
+    number,
+    over_seeds,
+    paired,
+)
 
 Agent = Literal["gcbc", "gcivl", "gciql", "qrl", "crl", "hiql", "td_infonce"]
-AGENTS: tuple[Agent, ...] = ("gcbc", "gcivl", "gciql", "qrl", "crl", "hiql", "td_infonce")
-TASKS = 5
+AGENTS: tuple[Agent, ...] = get_args(Agent)
 ALPHAS: dict[str, dict[str, float]] = {
     "pointmaze": {"gcivl": 10, "gciql": 0.003, "qrl": 0.0003, "crl": 0.03, "hiql": 3},
     "antmaze": {"gcivl": 10, "gciql": 0.3, "qrl": 0.003, "crl": 0.1, "hiql": 3},
@@ -77,15 +89,13 @@ class OGBenchConfig(FrozenConfig):
     def variants(self) -> dict[str, Tree]:
         """The settings of the grid by their name, which is empty without a grid."""
         return {
-            " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in zip(self.grid, values, strict=True)): dict(
-                zip(self.grid, values, strict=True)
-            )
-            for values in product(*self.grid.values())
+            " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items()): chosen
+            for chosen in combinations(self.grid)
         }
 
 
 def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
-    """Record the data sets, train and evaluate every agent on each, and write `ogbench.json` and `results.parquet`.
+    """Record the data sets, train and evaluate every agent; write `ogbench.json`, `ogbench.md` and `results.parquet`.
 
     Raises:
         BadInputError: If a data set is unknown, or OGBench's code is not where the configuration says.
@@ -113,7 +123,8 @@ def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
         for name in [file_name(dataset, row, "ours" if by == OURS else "theirs", seed)]
     ]
     study.run(trials, config.processes)
-    return study.finish("ogbench", summary(study.rows()))
+    found = summary(study.rows())
+    return study.finish("ogbench", found, table(found) + "\n")
 
 
 def file_of(config: OGBenchConfig, dataset: str) -> Path:
@@ -150,7 +161,7 @@ def as_theirs(settings: Tree) -> Tree:
 def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, variant: str, seed: int) -> Tree:
     """Train one agent by this library's command, and return its last evaluation and the curve."""
     settings = hyperparameters(dataset, agent) | config.common | config.variants[variant]
-    settings |= {"train.seed": seed, "data.eval_episodes": TASKS * config.test_episodes}
+    settings |= {"train.seed": seed, "data.eval_episodes": OGBENCH_TASKS * config.test_episodes}
     words = ["train", f"{agent}-ogbench", "--data", str(file_of(config, dataset)), "--env", f"ogbench/{dataset}"]
     words += ["--out", str(run), *flags(settings)]
     counterpoint(words, run.with_suffix(".log"))
@@ -172,7 +183,7 @@ def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, var
         "data": str(file_of(config, dataset).resolve()),
         "dataset": dataset,
         "agent": agent,
-        "steps": settings["train.steps"],
+        "steps": load_recipe(f"{agent}-ogbench", settings).model_dump()["train"]["steps"],
         "settings": as_theirs(settings),
         "episodes": config.test_episodes,
         "seed": seed,
@@ -212,6 +223,19 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
         for dataset, agents in cells.items()
     }
     return {"cells": cells, "agree": agree}
+
+
+def table(found: Tree) -> str:
+    """Return, by data set and agent, our success, that of OGBench's code, their difference, and ours by task."""
+    rows = []
+    for dataset, agents in found["cells"].items():
+        for agent, cell in agents.items():
+            theirs = estimate(cell[THEIRS], share=True) if THEIRS in cell else "not run"
+            gap = estimate(found["agree"][dataset][agent]) if THEIRS in cell else ""
+            tasks = [number(value) for value in cell[OURS]["tasks"].values()]
+            rows.append([dataset, agent, estimate(cell[OURS], share=True), theirs, gap, *tasks])
+    tasks = [f"task {task}" for task in range(1, OGBENCH_TASKS + 1)]
+    return markdown(["data set", "agent", "here", "OGBench's code, same data", "here minus OGBench's", *tasks], rows)
 
 
 def less(rows: Rows, dataset: str, one: tuple[str, str], other: tuple[str, str]) -> Differences:

@@ -22,6 +22,7 @@ from studies.ogbench.run import (
     less,
     ogbench_study,
     summary,
+    table,
 )
 
 SMALL = {
@@ -80,6 +81,9 @@ def test_success_is_the_mean_over_tasks_and_codes_are_compared() -> None:
     assert found["cells"]["maze"]["gcbc"][OURS]["tasks"] == {"task1_success": 0.75, "task2_success": 0.25}
     assert found["agree"]["maze"]["gcbc"]["value"] == pytest.approx(0.375)
     assert "td_infonce" not in found["agree"]["maze"]
+    lines = table(found).splitlines()
+    assert lines[2].startswith("| maze | gcbc | 0.50 [0.50, 0.50] | 0.12 ")
+    assert lines[3] == "| maze | td_infonce | 1.00 | not run |  | 1.00 | 1.00 |"
     assert less(rows, "maze", ("gcbc", OURS), ("gcbc", THEIRS)).tolist() == [[0.5], [0.25]]
 
 

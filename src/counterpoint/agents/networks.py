@@ -123,7 +123,7 @@ class EnsembleMLP(nn.Module):
         scale, shift = self.scales[number][:, 0], self.shifts[number][:, 0]
         if frozen:
             scale, shift = scale.detach(), shift.detach()
-        # One call for each member takes a third of the time of one for all, which cannot scale and shift.
+        # One call for each member, since a call for all cannot scale and shift in the same pass.
         width, members = x.shape[-1:], zip(x, scale, shift, strict=True)
         return torch.stack([functional.layer_norm(one, width, w, b, LAYER_NORM_EPSILON) for one, w, b in members])
 

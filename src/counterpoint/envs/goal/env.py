@@ -243,7 +243,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
             self._rng = sample_rng(seed, 0, "goal")
         raw, info = self.env.reset(seed=seed, options=self._cells(options))
         self._command = self._command_of(raw)
-        task = {key: info[key] for key in ("task",) if key in info}
+        task = {"task": info["task"]} if "task" in info else {}
         return self._observe(raw), self._judge(raw, info) | task
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
