@@ -3,15 +3,17 @@
     OMP_NUM_THREADS=1 python benchmarks/agents.py update      one TD InfoNCE update on one thread, and in jitted JAX
     OMP_NUM_THREADS=1 python benchmarks/agents.py ogbench --impls IMPLS    OGBench's agents, and its own code
     python benchmarks/agents.py update_gpu                    updates per second on a GPU, plain and compiled
+    python benchmarks/agents.py collection                    steps a second of FetchPush, and gymnasium's
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
 `update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs. JAX (left out if it is not
 installed) starts from the same weights and noise and must agree in both losses over three updates. In each round,
 every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32
 for larger batches. `ogbench`: the sizes of `cube-single-play` and networks of 3 x 512 at batch 256; IMPLS is the
-folder `impls` of OGBench's repository, whose requirements must be installed beside this library. `precision`: action
-a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps; an episode succeeds if the
-point comes within 0.15 of the goal.
+folder `impls` of OGBench's repository, whose requirements must be installed beside this library. `collection`: random
+actions in whole episodes, two environments per core, each in a process of its own; wall-clock time. `precision`:
+action a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps; an episode succeeds
+if the point comes within 0.15 of the goal.
 """
 
 from __future__ import annotations
@@ -37,11 +39,15 @@ from counterpoint.agents.base import Agent
 from counterpoint.agents.networks import EnsembleMLP, GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.data.episode import Spaces
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.envs.rendering import import_robotics
+from counterpoint.envs.vector import VectorEnv
 from measuring import in_turns, parser, processor_ms, write
 
 FETCH = Spaces(observation=(10,), goal=(3,), action=4)
 POINT = Spaces(observation=(2,), goal=(2,), action=2)
 CUBE = Spaces(observation=(28,), goal=(28,), action=5)
+FETCH_STEPS = 50
 Candidate = Callable[[], Any]
 
 
@@ -244,6 +250,46 @@ def update_gpu(rounds: int) -> dict[str, Any]:
     return {"tables": {"updates a second": {"head": ["batch", *ways], "rows": table}}}
 
 
+def collection(rounds: int) -> dict[str, Any]:
+    """Environment steps a second of both vector environments, in turns; each turn has 20 episodes of every row."""
+    import gymnasium
+
+    name, rows, episodes = "FetchPush-v4", 2 * (os.cpu_count() or 1), 10
+    gymnasium.register_envs(import_robotics())
+    action = np.random.default_rng(0).uniform(-1, 1, (rows, 4)).astype(np.float32)
+    theirs = gymnasium.vector.AsyncVectorEnv([partial(gymnasium.make, name)] * rows)
+    ours = VectorEnv(partial(make_goal_env, EnvConfig(name=name)), rows, processes=True)
+
+    def here() -> None:
+        for episode in range(episodes):
+            ours.reset(range(rows), range(episode * rows, (episode + 1) * rows))
+            ours.receive()
+            for _ in range(FETCH_STEPS):
+                ours.send(range(rows), action)
+                ours.receive()
+
+    def there() -> None:
+        for episode in range(episodes):
+            theirs.reset(seed=episode * rows)
+            for _ in range(FETCH_STEPS):
+                theirs.step(action)
+
+    def rate(run: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        run()
+        return rows * episodes * FETCH_STEPS / (time.perf_counter() - started)
+
+    try:
+        rates = in_turns(rounds, {"here": here, "there": there}, rate)
+    finally:
+        ours.close()
+        theirs.close()
+    ratio = median(one / other for one, other in zip(rates["here"], rates["there"], strict=True))
+    head = ["FetchPush", "steps a second here", "gymnasium's AsyncVectorEnv", "here / gymnasium's"]
+    row = [f"{rows} processes", f"{median(rates['here']):.0f}", f"{median(rates['there']):.0f}", f"{ratio:.2f}"]
+    return {"rates": rates, "tables": {"collection": {"head": head, "rows": [row]}}}
+
+
 def transitions(generator: torch.Generator, rows: int = 128) -> dict[str, Tensor]:
     """Return transitions of random actions; futures are sampled as from an endless episode (gamma .9)."""
 
@@ -289,6 +335,7 @@ def main() -> None:
     modes: dict[str, Callable[[int], dict[str, Any]]] = {
         "update": update,
         "update_gpu": update_gpu,
+        "collection": collection,
         "precision": precision,
     }
     words = parser(10)

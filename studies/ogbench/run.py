@@ -63,7 +63,9 @@ class OGBenchConfig(FrozenConfig):
         datasets: OGBench's names without the version.
         agents: The agents, whose recipes are `AGENT-ogbench`.
         common: Overrides of every recipe, such as the number of steps.
-        grid: Further overrides of every agent, as values by key; every combination of values becomes a separate row.
+        expert: The file of the ant's expert, with which the data sets of antmaze are recorded.
+        grid: By agent, values by key; every combination of values becomes a separate row. The share of future goals is
+            what the share of random ones leaves.
         test_episodes: Number of episodes of each task.
         impls: The folder `impls` of OGBench's repository; without it, OGBench's own agents are not run.
         python: The interpreter of an environment with OGBench's requirements.
@@ -77,7 +79,8 @@ class OGBenchConfig(FrozenConfig):
     datasets: tuple[str, ...] = Field(min_length=1)
     agents: tuple[Agent, ...] = Field(default=AGENTS, min_length=1)
     common: dict[str, Any] = Field(default={})
-    grid: dict[str, tuple[Any, ...]] = Field(default={})
+    expert: str = ""
+    grid: dict[Agent, dict[str, tuple[Any, ...]]] = Field(default={})
     test_episodes: PositiveInt = 50
     impls: str = ""
     python: str = ""
@@ -85,13 +88,14 @@ class OGBenchConfig(FrozenConfig):
     seeds: PositiveInt = 3
     processes: PositiveInt = 2
 
-    @property
-    def variants(self) -> dict[str, Tree]:
-        """The settings of the grid by their name, which is empty without a grid."""
-        return {
-            " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items()): chosen
-            for chosen in combinations(self.grid)
-        }
+    def variants(self, agent: Agent) -> dict[str, Tree]:
+        """Return an agent's settings of the grid by their name, which is empty without a grid."""
+        found: dict[str, Tree] = {}
+        for chosen in combinations(self.grid.get(agent, {})):
+            name = " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
+            share = chosen.get("agent.actor_goals.random")
+            found[name] = chosen | ({} if share is None else {"agent.actor_goals.future": 1 - share})
+        return found
 
 
 def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
@@ -101,21 +105,23 @@ def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
         BadInputError: If a data set is unknown, or OGBench's code is not where the configuration says.
     """
     require(bool(config.impls) == bool(config.python), "impls", config.impls, "--python beside it", "give both or none")
+    walks = not any(name.startswith("antmaze") for name in config.datasets)
+    hint = "train one: python -m studies.ant_expert --preset cpu --out OUT"
+    require(walks or Path(config.expert).is_file(), "expert", config.expert, "the file of the ant's expert", hint)
     given = not config.impls or (Path(config.impls) / "agents" / "gcbc.py").exists()
     require(given, config.impls, "no agents/gcbc.py", "the folder `impls` of OGBench's repository", "clone it")
     study = Study("OGBench's data sets", out, config, free=("processes", "python"))
     for dataset in config.datasets:
         words = ["collect", "ogbench", "--dataset", dataset, "--out", str(file_of(config, dataset).parent)]
-        counterpoint(
-            [*words, *(["--episodes", str(config.episodes)] if config.episodes else [])],
-            out / "logs" / f"{dataset}.log",
-        )
+        words += ["--episodes", str(config.episodes)] if config.episodes else []
+        words += ["--expert", config.expert] if dataset.startswith("antmaze") else []
+        counterpoint(words, out / "logs" / f"{dataset}.log")
     trials = [
-        Trial(name, partial(run, config, out / "runs" / name, dataset, agent, variant, seed), about=about)
+        Trial(name, partial(run, config, out / "runs" / name, dataset, agent, chosen, seed), about=about)
         for seed in range(config.first_seed, config.first_seed + config.seeds)
         for dataset in config.datasets
         for agent in config.agents
-        for variant in config.variants
+        for variant, chosen in config.variants(agent).items()
         for by, run in ((OURS, train_ours), (THEIRS, train_theirs))
         if by == OURS or (config.impls and agent != "td_infonce")
         for row in [f"{agent} {variant}".rstrip()]
@@ -158,9 +164,9 @@ def as_theirs(settings: Tree) -> Tree:
     return {name: value for key, value in settings.items() for name in names.get(key, ())}
 
 
-def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, variant: str, seed: int) -> Tree:
+def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, chosen: Tree, seed: int) -> Tree:
     """Train one agent by this library's command, and return its last evaluation and the curve."""
-    settings = hyperparameters(dataset, agent) | config.common | config.variants[variant]
+    settings = hyperparameters(dataset, agent) | config.common | chosen
     settings |= {"train.seed": seed, "data.eval_episodes": OGBENCH_TASKS * config.test_episodes}
     words = ["train", f"{agent}-ogbench", "--data", str(file_of(config, dataset)), "--env", f"ogbench/{dataset}"]
     words += ["--out", str(run), *flags(settings)]
@@ -175,9 +181,9 @@ def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, varia
     }
 
 
-def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, variant: str, seed: int) -> Tree:
+def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, chosen: Tree, seed: int) -> Tree:
     """Train one agent by OGBench's code, and return its last evaluation."""
-    settings = hyperparameters(dataset, agent) | config.common | config.variants[variant]
+    settings = hyperparameters(dataset, agent) | config.common | chosen
     job = {
         "impls": str(Path(config.impls).resolve()),
         "data": str(file_of(config, dataset).resolve()),

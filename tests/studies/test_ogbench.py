@@ -87,13 +87,37 @@ def test_success_is_the_mean_over_tasks_and_codes_are_compared() -> None:
     assert less(rows, "maze", ("gcbc", OURS), ("gcbc", THEIRS)).tolist() == [[0.5], [0.25]]
 
 
-def test_every_preset_is_valid_and_a_grid_names_its_settings() -> None:
+def test_every_preset_is_valid_and_has_recipes_for_its_settings() -> None:
     for name in presets("ogbench"):
         config = load_preset("ogbench", OGBenchConfig, name, {"data": "DATA"})
         assert isinstance(config, OGBenchConfig)
-        assert list(config.variants) == [""]
-    grid = OGBenchConfig(data="DATA", datasets=("cube-single-play",), grid={"agent.alpha": (1, 3)})
-    assert grid.variants == {"alpha 1": {"agent.alpha": 1}, "alpha 3": {"agent.alpha": 3}}
+        for agent in config.agents:
+            for chosen in config.variants(agent).values():
+                load_recipe(f"{agent}-ogbench", hyperparameters(config.datasets[0], agent) | config.common | chosen)
+
+
+def test_the_search_has_as_many_settings_for_both_agents() -> None:
+    config = load_preset("ogbench", OGBenchConfig, "cpu_search", {"data": "DATA"})
+    assert isinstance(config, OGBenchConfig)
+    assert len({len(config.variants(agent)) for agent in config.agents}) == 1
+
+
+def test_a_grid_names_its_settings_and_leaves_the_rest_to_future_goals() -> None:
+    grid = {"agent.alpha": (1, 3), "agent.actor_goals.random": (0.5,)}
+    config = OGBenchConfig(data="DATA", datasets=("cube-single-play",), grid={"crl": grid})
+    goals = {"agent.actor_goals.random": 0.5, "agent.actor_goals.future": 0.5}
+    assert config.variants("crl") == {
+        "alpha 1 random 0.5": {"agent.alpha": 1, **goals},
+        "alpha 3 random 0.5": {"agent.alpha": 3, **goals},
+    }
+    assert config.variants("gcbc") == {"": {}}
+
+
+def test_antmaze_needs_an_expert(tmp_path: Path) -> None:
+    config = OGBenchConfig(data=str(tmp_path), datasets=("antmaze-medium-navigate",))
+    with pytest.raises(BadInputError, match="train one"):
+        ogbench_study(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_ogbench_s_code_is_refused(tmp_path: Path) -> None:

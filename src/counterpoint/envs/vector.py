@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -24,8 +24,7 @@ Env: TypeAlias = gymnasium.Env[Any, Any]
 _RESET_PATIENCE = 10  # a reset, or building a simulator, may take this many times as long as a step
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The result of a reset (with reward 0) or an action in one environment; fields mean the same as in gymnasium."""
 
     observation: Observation
