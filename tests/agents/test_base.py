@@ -14,6 +14,8 @@ from torch import nn
 import counterpoint
 from counterpoint.agents import AGENTS, SavedAgent, agent_config, make_agent
 from counterpoint.agents.base import FiniteCheck, descend
+from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.agents.ogbench.td_infonce import OGBenchTDInfoNCE
 from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
@@ -61,12 +63,16 @@ def test_bfloat16_products_change_losses_a_little_and_parameters_stay_float32(na
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_has_one_value_for_each_goal_or_none_at_all(name: str, spaces: Spaces) -> None:
     agent = make_agent({"name": name, "hidden": (16,)}, spaces)
-    found = agent.value(*agent.tensors(*situations(spaces)))
+    situation = agent.tensors(*situations(spaces))
+    found, comparable = agent.value(*situation), agent.comparable_value(*situation, situation[1])
     assert (found is None) == (not agent.value_name) == (name in ("gcbc", "ogbench_gcbc", "decision_transformer"))
     if found is not None:
         assert found.shape == (6,)
         assert found.isfinite().all()
         assert len(set(found.tolist())) == 6
+        assert comparable is not None
+        free = isinstance(agent, ContrastiveAgent | OGBenchTDInfoNCE)
+        assert torch.equal(found, comparable) != free
 
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)

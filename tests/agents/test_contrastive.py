@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.agents.contrastive import ContrastiveAgent, log_ratio
 from counterpoint.agents.networks import CategoricalActor
 from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import Transitions
@@ -31,6 +33,19 @@ def parameters(agent: ContrastiveAgent) -> dict[str, Tensor]:
         for part, module in agent.modules.items()
         for name, value in module.state_dict().items()
     }
+
+
+def test_the_ratio_of_densities_is_that_of_a_plain_loop_and_ignores_a_function_of_the_situation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    phi, psi, others = (torch.randn(2, rows, 3, generator=generator) for rows in (4, 4, 5))
+    found = log_ratio(phi, psi, others)
+    for i in range(4):
+        own = min(float(phi[twin, i] @ psi[twin, i]) for twin in range(2))
+        rest = [min(float(phi[twin, i] @ others[twin, j]) for twin in range(2)) for j in range(5)]
+        assert found[i].item() == pytest.approx(own - math.log(sum(map(math.exp, rest)) / 5), abs=1e-5)
+    free = torch.randn(4, 1, generator=generator).expand(2, 4, 1)  # c(s, a), with 1 as the last element of psi
+    shifted = (torch.cat([phi, free], dim=-1), *(functional.pad(one, (0, 1), value=1.0) for one in (psi, others)))
+    torch.testing.assert_close(log_ratio(*shifted), found)
 
 
 def train(agent: ContrastiveAgent, steps: range, spaces: Spaces = STATES, rows: int = 32) -> None:

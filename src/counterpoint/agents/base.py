@@ -202,6 +202,18 @@ class Agent(ABC):
         """
         return None
 
+    def comparable_value(self, observation: Tensor, goal: Tensor, goals: Tensor) -> Float[Tensor, " B"] | None:
+        """Return `value` in a form that can be compared between observations, which is `value` itself for most agents.
+
+        InfoNCE leaves a critic free up to a function of observation and action.
+
+        Args:
+            observation: Observations [B, *O].
+            goal: Goals [B, *G].
+            goals: Goals [N, *G] that stand for all goals; InfoNCE's free function is estimated over them.
+        """
+        return self.value(observation, goal)
+
     def sampling(self) -> Spec:
         """Return the spec of a batch: its keys and the distribution of its future goals."""
         reads = self.reads - {"future_offset"}  # comes with `future_goal`

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from math import log
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -44,6 +45,17 @@ ACTOR_OBJECTIVES = {
 }
 """The actors' objectives by name. TD InfoNCE's objective (Eq. 11) contrasts a row's goal with the batch's goals;
 contrastive RL's objective does not."""
+
+
+def log_ratio(
+    phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"], others: Float[Tensor, "2 N D"]
+) -> Float[Tensor, " B"]:
+    """Return log p(g | s, a) / p(g) as TD InfoNCE estimates it (before Eq. 9), with the minimum over twins.
+
+    This is f minus the log of the mean of exp f over samples of p(g), which `others` are, [B].
+    """
+    rest = pairs(phi, others).amin(dim=-1)
+    return matched(phi, psi).amin(dim=-1) - rest.logsumexp(dim=1) + log(rest.shape[1])
 
 
 class ContrastiveConfig(AgentConfig):
@@ -82,7 +94,7 @@ class ContrastiveAgent(Agent):
     """A policy and a twin critic; arguments as for `Agent`."""
 
     config: ContrastiveConfig
-    value_name: ClassVar[str] = "f(s, a, g) at the policy's mode, minimum over twins"
+    value_name: ClassVar[str] = "log p(g | s, a) / p(g) at the policy's mode"
     goal_conditioned: ClassVar[bool] = False
     """True if phi reads the goal that the policy is commanded to reach."""
     critic_reads: ClassVar[frozenset[str]]
@@ -151,6 +163,11 @@ class ContrastiveAgent(Agent):
         """Return the minimum over twins of f(s, a, g) at the policy's mode."""
         mode = self.choose(observation, goal, (), None)
         return matched(*self.critic(observation, mode, goal)).amin(dim=-1)
+
+    def comparable_value(self, observation: Tensor, goal: Tensor, goals: Tensor) -> Float[Tensor, " B"]:
+        """Return `log_ratio` at the policy's mode."""
+        phi, psi = self.critic(observation, self.choose(observation, goal, (), None), goal)
+        return log_ratio(phi, psi, self.critic.encode_futures(self.critic.encode(goals)))
 
     def sampling(self) -> Spec:
         """Return the spec of transitions with the keys that both losses read."""

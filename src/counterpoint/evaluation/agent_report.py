@@ -39,6 +39,8 @@ PLACES = 12
 """Number of places along the edge of a maze's cell for which the value is computed."""
 BATCH = 4096
 """Maximum number of places in one batch: wide critics take some hundred kilobytes for each."""
+GOALS = 500
+"""Maximum number of goals, spread over the maze, with which a goal is compared."""
 MOST_LOSSES = 3
 """Maximum number of losses whose curves are drawn."""
 SUFFIX = "_success"
@@ -261,12 +263,15 @@ def _value_map(saved: SavedAgent, seed: int, where: str) -> ValueMap | None:
     left, top = middle + np.array([-columns, rows]) * side / 2
     x, y = left + side * (np.arange(columns) + 0.5), top - side * (np.arange(rows) + 0.5)
     places = np.stack(np.meshgrid(x, y), axis=-1)[free]
-    observations = np.repeat(seen["observation"][None], len(places), axis=0)
-    observations[:, :2] = places
-    inputs = agent.tensors(observations, np.repeat(seen["desired_goal"][None], len(places), axis=0))
+    observations, goals = (np.repeat(seen[key][None], len(places), axis=0) for key in ("observation", "desired_goal"))
+    elsewhere = goals.copy()
+    observations[:, :2] = elsewhere[:, :2] = places
+    inputs, others = agent.tensors(observations, goals), agent.tensors(observations, elsewhere)[1]
+    others = others[:: -(-len(others) // GOALS)]
     values = np.full(free.shape, np.nan)
     with torch.no_grad():
-        parts = [agent.value(*part) for part in zip(*(torch.split(each, BATCH) for each in inputs), strict=True)]
+        batches = zip(*(torch.split(each, BATCH) for each in inputs), strict=True)
+        parts = [agent.comparable_value(states, wanted, others) for states, wanted in batches]
     values[free] = torch.cat([part for part in parts if part is not None]).cpu().numpy()
     start, goal = ((float(one[0]), float(one[1])) for one in (seen["observation"], seen["desired_goal"]))
     edges = (float(left), float(left + columns * side), float(top - rows * side), float(top))

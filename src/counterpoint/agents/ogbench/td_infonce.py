@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive import ACTOR_OBJECTIVES
+from counterpoint.agents.contrastive import ACTOR_OBJECTIVES, log_ratio
 from counterpoint.agents.extraction import ddpg_bc_loss
 from counterpoint.agents.networks import matched, pair_metrics, pairs
 from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
@@ -49,7 +49,7 @@ class OGBenchTDInfoNCE(OGBenchValueAgent):
     """TD InfoNCE; arguments as for `Agent`."""
 
     name: ClassVar[str] = "ogbench_td_infonce"
-    value_name: ClassVar[str] = "f(s, a, g) at the policy's clipped mean, minimum over twins"
+    value_name: ClassVar[str] = "log p(g | s, a) / p(g) at the policy's clipped mean"
     config: OGBenchTDInfoNCEConfig
     reads = frozenset({"observation", "action", "next_observation", "next_goal", "value_goal", "actor_goal"})
 
@@ -89,3 +89,8 @@ class OGBenchTDInfoNCE(OGBenchValueAgent):
         """Return the logit of the policy's loss, before its softmax: the minimum over twins of f(s, a, g; g)."""
         mean = self.choose(observation, goal, (), None)
         return matched(*self.critic(observation, mean, goal)).amin(dim=-1)
+
+    def comparable_value(self, observation: Tensor, goal: Tensor, goals: Tensor) -> Float[Tensor, " B"]:
+        """Return `log_ratio` at the policy's clipped mean."""
+        phi, psi = self.critic(observation, self.choose(observation, goal, (), None), goal)
+        return log_ratio(phi, psi, self.critic.encode_futures(self.critic.encode(goals)))
