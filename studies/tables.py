@@ -45,6 +45,7 @@ from studies.icon.summary import summarise as summarise_icon
 from studies.lcbc import summary as lcbc
 from studies.mazes import maze_figure
 from studies.occupancy.tables import TABLES as OCCUPANCY
+from studies.ogbench import run as ogbench
 from studies.plots import save
 from studies.prose import TABLE, fill_marks
 from studies.rewards.tables import TABLES as REWARDS
@@ -313,6 +314,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
+    "ogbench": lambda: ogbench.table(kept("ogbench_cpu", ogbench.summary)),
     "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
     "fewshot arms": lambda: fewshot_tables.scores(kept("fewshot_embodiment_tasks", fewshot_result), "last"),

@@ -9,8 +9,10 @@ import numpy as np
 
 from studies.goal_reaching import summary as summarise_agents
 from studies.gridworld import GridWorld
-from studies.harness import Differences, Tree, kept
+from studies.harness import RESULTS, Differences, Tree, kept, read_rows
 from studies.occupancy.analysis import summarise as summarise_occupancy
+from studies.ogbench.run import OURS, less
+from studies.ogbench.run import summary as summarise_ogbench
 from studies.stitching.run import summary as summarise_stitching
 from studies.stitching.tables import RULES
 from studies.verdicts import Claim, Gate, Line, Settings
@@ -113,6 +115,18 @@ def joinable(study: str, *pair: str) -> Gate:
     cloned, best = rows["gcbc"]["success"]["mean"], max(rows[row]["success"]["mean"] for row in pair)
     text = f"GCBC arrives in {cloned:.2f} (below .3), the better of the two in {best:.2f} (at least .3)"
     return Gate(text, cloned < 0.3 <= best)
+
+
+def above_on(dataset: str) -> Differences:
+    """Return TD InfoNCE's success on one of OGBench's data sets minus contrastive RL's."""
+    rows, _ = read_rows(RESULTS / "ogbench_cpu.parquet")
+    return less(rows, dataset, ("td_infonce", OURS), ("crl", OURS))
+
+
+def learned_on(dataset: str) -> Gate:
+    """Return a gate: contrastive RL solves some of the episodes of a data set."""
+    success = kept("ogbench_cpu", summarise_ogbench)["cells"][dataset]["crl"][OURS]["mean"]
+    return Gate(f"contrastive RL solves {success:.2f} (at least .3)", success >= 0.3)
 
 
 def loses_less() -> Differences:
@@ -255,19 +269,30 @@ CLAIMS = (
         "T8",
         "TD InfoNCE",
         "is above contrastive RL offline: by .073, mean of six AntMaze settings (Table 1)",
-        tuple(
+        (
+            *(
+                Line(
+                    f"success between parts of [{maze}](goal_reaching.md#stitching-in-a-maze-offline), {both}",
+                    f"goal_reaching_{study}",
+                    partial(_less, study, "success", *rows),
+                    partial(joinable, study, *rows),
+                    0.073,
+                    settings="searched",
+                    papers_measure=True,
+                    fewest=8,
+                )
+                for maze, study in (("Medium", "stitch"), ("Large", "stitch_large"))
+                for both, rows in _ACTORS.items()
+            ),
             Line(
-                f"success between parts of [{maze}](goal_reaching.md#stitching-in-a-maze-offline), {both}",
-                f"goal_reaching_{study}",
-                partial(_less, study, "success", *rows),
-                partial(joinable, study, *rows),
+                "success on [pointmaze-medium-navigate](ogbench.md), both with OGBench's settings of contrastive RL",
+                "ogbench_cpu",
+                partial(above_on, "pointmaze-medium-navigate"),
+                partial(learned_on, "pointmaze-medium-navigate"),
                 0.073,
-                settings="searched",
                 papers_measure=True,
                 fewest=8,
-            )
-            for maze, study in (("Medium", "stitch"), ("Large", "stitch_large"))
-            for both, rows in _ACTORS.items()
+            ),
         ),
         MAZES,
     ),

@@ -245,9 +245,9 @@ def table(found: Tree) -> str:
 
 
 def less(rows: Rows, dataset: str, one: tuple[str, str], other: tuple[str, str]) -> Differences:
-    """Return the success of an agent of one code minus that of another on a data set, by seed: [seeds, 1]."""
-    first, second = ([_mean(run) for run in _runs(rows, dataset, *which)] for which in (one, other))
-    return np.array([np.subtract(first, second)]).T
+    """Return the success of an agent of one code minus that of another, for the seeds that both have: [seeds, 1]."""
+    first, second = ({run["seed"]: _mean(run) for run in _runs(rows, dataset, *which)} for which in (one, other))
+    return np.array([[first[seed] - second[seed]] for seed in sorted(first.keys() & second.keys())])
 
 
 def _runs(rows: Rows, dataset: str, agent: str, by: str) -> list[Tree]:

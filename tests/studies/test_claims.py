@@ -114,6 +114,16 @@ def test_the_gates_of_agents_fail_for_agents_that_arrive_nowhere(monkeypatch: py
     assert not any(gate.passed for gate in gates)
 
 
+def test_the_gate_of_ogbench_fails_for_an_agent_that_solves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert td_infonce.learned_on("pointmaze-medium-navigate").passed
+
+    def lost(found: Any) -> None:
+        found["cells"]["pointmaze-medium-navigate"]["crl"]["ours"]["mean"] = 0.0
+
+    planted(monkeypatch, td_infonce, lost)
+    assert not td_infonce.learned_on("pointmaze-medium-navigate").passed
+
+
 @pytest.mark.parametrize("fault", ["straight ways", "lost agents"])
 def test_the_gate_of_interpolation_fails_on_straight_ways_and_for_agents_that_arrive_nowhere(
     fault: str, monkeypatch: pytest.MonkeyPatch

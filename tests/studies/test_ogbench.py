@@ -85,6 +85,8 @@ def test_success_is_the_mean_over_tasks_and_codes_are_compared() -> None:
     assert lines[2].startswith("| maze | gcbc | 0.50 [0.50, 0.50] | 0.12 ")
     assert lines[3] == "| maze | td_infonce | 1.00 | not run |  | 1.00 | 1.00 |"
     assert less(rows, "maze", ("gcbc", OURS), ("gcbc", THEIRS)).tolist() == [[0.5], [0.25]]
+    rows.append(run("gcbc", THEIRS, 2, 1.0, 1.0))  # a seed that only one code has so far
+    assert less(rows, "maze", ("gcbc", OURS), ("gcbc", THEIRS)).tolist() == [[0.5], [0.25]]
 
 
 def test_every_preset_is_valid_and_has_recipes_for_its_settings() -> None:
