@@ -315,6 +315,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
     "ogbench": lambda: ogbench.table(kept("ogbench_cpu", ogbench.summary)),
+    "ogbench gcivl": lambda: ogbench.table(kept("ogbench_gcivl", ogbench.summary)),
     "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
     "fewshot arms": lambda: fewshot_tables.scores(kept("fewshot_embodiment_tasks", fewshot_result), "last"),
