@@ -251,7 +251,7 @@ def update_gpu(rounds: int) -> dict[str, Any]:
 
 
 def collection(rounds: int) -> dict[str, Any]:
-    """Environment steps a second of both vector environments, in turns; each turn has 20 episodes of every row."""
+    """Environment steps a second of both vector environments, in turns; each turn has 10 episodes of every row."""
     import gymnasium
 
     name, rows, episodes = "FetchPush-v4", 2 * (os.cpu_count() or 1), 10

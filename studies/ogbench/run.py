@@ -105,9 +105,10 @@ def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
         BadInputError: If a data set is unknown, or OGBench's code is not where the configuration says.
     """
     require(bool(config.impls) == bool(config.python), "impls", config.impls, "--python beside it", "give both or none")
-    walks = not any(name.startswith("antmaze") for name in config.datasets)
+    ants = any(name.startswith("antmaze") for name in config.datasets)
     hint = "train one: python -m studies.ant_expert --preset cpu --out OUT"
-    require(walks or Path(config.expert).is_file(), "expert", config.expert, "the file of the ant's expert", hint)
+    expert = config.expert or "none"
+    require(not ants or Path(expert).is_file(), "expert", expert, "the file of the ant's expert, for antmaze", hint)
     given = not config.impls or (Path(config.impls) / "agents" / "gcbc.py").exists()
     require(given, config.impls, "no agents/gcbc.py", "the folder `impls` of OGBench's repository", "clone it")
     study = Study("OGBench's data sets", out, config, free=("processes", "python"))

@@ -50,9 +50,9 @@ contrastive RL's objective does not."""
 def log_ratio(
     phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"], others: Float[Tensor, "2 N D"]
 ) -> Float[Tensor, " B"]:
-    """Return log p(g | s, a) / p(g) as TD InfoNCE estimates it (before Eq. 9), with the minimum over twins.
+    """Return log p(g | s, a) / p(g), as in the equation before TD InfoNCE's Eq. 9, with the minimum over twins.
 
-    This is f minus the log of the mean of exp f over samples of p(g), which `others` are, [B].
+    This is f minus the log of the mean of exp f over `others`, which are samples of p(g).
     """
     rest = pairs(phi, others).amin(dim=-1)
     return matched(phi, psi).amin(dim=-1) - rest.logsumexp(dim=1) + log(rest.shape[1])
