@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.agents.ddpg_her import DDPGHER, DDPGHERConfig, clipped_target, hindsight_goals, hindsight_reward
+from counterpoint.agents.ddpg_her import (
+    DDPGHER,
+    DDPGHERConfig,
+    RunningMoments,
+    clipped_target,
+    hindsight_goals,
+    hindsight_reward,
+)
 from counterpoint.data.episode import Spaces
 from tests.agents.baseline_batches import IMAGE, SMALL, STATE, acted, assert_learns, batch_of, parameters
 from tests.reference import goal_baselines as reference
@@ -65,6 +72,42 @@ def test_the_losses_equal_their_equations() -> None:
     assert found["loss"].item() == pytest.approx(sum(squares) / 16, rel=1e-5)
     penalty = sum(u**2 for row in before.tolist() for u in row) / 32
     assert found["actor/loss"].item() == pytest.approx(-sum(reached) / 16 + penalty, rel=1e-5)
+
+
+def test_moments_are_those_of_all_rows() -> None:
+    rows = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([2.0, 0.5, 1e-4]) + 1.3
+    moments = RunningMoments(3)
+    assert torch.equal(moments(rows), rows.clamp(-5, 5))
+    for start, stop in ((0, 10), (10, 11), (11, 60)):
+        moments.add(rows[start:stop])
+    assert moments.count == 60
+    torch.testing.assert_close(moments.mean, rows.mean(0))
+    torch.testing.assert_close(moments.variance, rows.var(0, correction=0), rtol=1e-4, atol=1e-7)
+    deviation = torch.tensor([*rows.std(0, correction=0)[:2], 0.01])
+    torch.testing.assert_close(moments(rows), (rows - rows.mean(0)) / deviation, rtol=1e-4, atol=1e-4)
+    assert moments(torch.full((1, 3), 1e6)).tolist() == [[5.0, 5.0, 5.0]]
+
+
+def test_an_update_counts_the_states_and_the_goals_that_it_learns_from() -> None:
+    agent, batch = make(), batch_of(STATE, 64)
+    relabelled = agent.noise(64, agent.generator("update", 0))["relabelled"]
+    agent.update(batch, 0)
+    torch.testing.assert_close(agent.moments["observation"].mean, batch["observation"].mean(0))
+    goals = hindsight_goals(batch["goal"], batch["future_goal"], relabelled)
+    torch.testing.assert_close(agent.moments["goal"].mean, goals.mean(0))
+
+
+def test_scaled_and_moved_states_do_not_change_what_is_learned() -> None:
+    batch, moved = batch_of(STATE, 64), {}
+    for key, value in batch.items():
+        moved[key] = value * 4 + 3 if key.endswith("observation") else value
+    plain, other = make(), make()
+    plain.moments["observation"].add(batch["observation"])
+    other.moments["observation"].add(moved["observation"])
+    for step in range(3):
+        first, second = plain.update(batch, step), other.update(moved, step)
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=1e-3, atol=1e-4)
 
 
 def test_targets_follow_at_the_stated_rate() -> None:

@@ -13,8 +13,8 @@ Qbar and pibar are moving averages; y is clipped to the range of possible return
 `terminated` is not read. The last term keeps u, the action before its tanh, in the range where tanh has a slope. (The
 OpenAI baselines penalise the squashed action instead; this term bounds the squashed action too.) When collecting data,
 the agent adds Gaussian noise of 0.2, and with probability 0.3 takes a uniform action. HER samples futures uniformly
-from the rest of the episode, which `future_discount` near 1 approximates. HER normalises inputs by running moments;
-this agent does not, so the data should be normalised.
+from the rest of the episode, which `future_discount` near 1 approximates. States and goals are standardised by the
+moments of all batches so far and clipped to [-5, 5], as in the OpenAI baselines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
@@ -75,6 +75,42 @@ def clipped_target(
     return (reward + discount * next_value).clamp(-1 / (1 - discount), 0).detach()
 
 
+class RunningMoments(nn.Module):
+    """Standardises vectors by the mean and the standard deviation of all rows seen so far; the first are 0 and 1.
+
+    Args:
+        width: Number of dimensions.
+    """
+
+    least_deviation: ClassVar[float] = 0.01
+    largest: ClassVar[float] = 5.0
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+        self.register_buffer("count", torch.zeros(()))
+
+    @torch.no_grad()
+    def add(self, rows: Float[Tensor, "B D"]) -> None:
+        """Count these rows too (Chan et al., 1979)."""
+        total = self.count + len(rows)
+        share = len(rows) / total
+        apart = rows.mean(0) - self.mean
+        within = rows.var(0, correction=0) - self.variance
+        self.mean += share * apart
+        self.variance += share * within + share * (1 - share) * apart.square()
+        self.count.copy_(total)
+
+    def forward(self, rows: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """Return the rows standardised and clipped to [-5, 5]."""
+        deviation = self.variance.sqrt().clamp(min=self.least_deviation)
+        return ((rows - self.mean) / deviation).clamp(-self.largest, self.largest)
+
+
 class DDPGHER(Agent):
     """DDPG with hindsight experience replay, for continuous actions; arguments as for `Agent`."""
 
@@ -93,6 +129,10 @@ class DDPGHER(Agent):
             initialise(module, "glorot", weights)
         self.critic, self.target_critic = self.tracked("critic", critic, config.critic_lr, config.tau)
         self.actor, self.target_actor = self.tracked("actor", actor, config.actor_lr, config.tau)
+        shapes = {"observation": self.spaces.observation, "goal": self.spaces.goal}
+        self.moments = {name: RunningMoments(shape[0]) for name, shape in shapes.items() if len(shape) == 1}
+        if self.moments:
+            self.modules["moments"] = nn.ModuleDict(self.moments).to(self.device)
 
     def sampling(self) -> Spec:
         """Return the spec of a batch, with futures sampled at `future_discount`."""
@@ -103,11 +143,28 @@ class DDPGHER(Agent):
         relabelled = torch.rand(rows, generator=generator, device=self.device) < self.config.relabel
         return {"relabelled": relabelled}
 
+    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
+        """Take update number `step`, then count the batch's states and its goals, commanded or replaced."""
+        metrics = super().update(batch, step)
+        inputs = self._inputs(batch, self.generator("update", step))
+        goal = hindsight_goals(inputs["goal"], inputs["future_goal"], inputs["relabelled"])
+        for name, rows in (("observation", inputs["observation"]), ("goal", goal)):
+            if name in self.moments:
+                self.moments[name].add(rows)
+        return metrics
+
+    def standardised(self, name: str, values: Tensor) -> Tensor:
+        """Return observations or goals (`name`) as the networks read them; images stay unchanged."""
+        return self.moments[name](values) if name in self.moments else values
+
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
         """Compute the losses of Q and the policy."""
-        observation, following = batch["observation"], batch["next_observation"]
         goal = hindsight_goals(batch["goal"], batch["future_goal"], batch["relabelled"])
         reward = hindsight_reward(batch["next_goal"], goal, self.spaces.success_distance)
+        goal = self.standardised("goal", goal)
+        observation, following = (
+            self.standardised("observation", batch[key]) for key in ("observation", "next_observation")
+        )
         with torch.no_grad():
             next_action = torch.tanh(self.target_actor(following, goal)[0])
             next_value = self.target_critic(following, goal, next_action)[0, :, 0]
@@ -129,12 +186,14 @@ class DDPGHER(Agent):
 
     def value(self, observation: Tensor, goal: Tensor) -> Float[Tensor, " B"]:
         """Return Q at the policy's action."""
-        found: Tensor = self.critic(observation, goal, self.choose(observation, goal, (), None))
+        inputs = self.standardised("observation", observation), self.standardised("goal", goal)
+        found: Tensor = self.critic(*inputs, torch.tanh(self.actor(*inputs)[0]))
         return found[0, :, 0]
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action; with exploration, noise is added or the action is replaced by a uniform one."""
-        action = torch.tanh(self.actor(observation, goal)[0])
+        inputs = self.standardised("observation", observation), self.standardised("goal", goal)
+        action = torch.tanh(self.actor(*inputs)[0])
         if explore is None:
             return action
         near = noisy(action, self.config.exploration_noise, explore)
