@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from counterpoint.config import FrozenConfig
-from counterpoint.envs.goal.ogbench_data import Walker
+from counterpoint.envs.goal.ogbench_oracles import Walker
 from counterpoint.errors import import_extra
 from counterpoint.files import read_object, write_atomically
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds

@@ -9,6 +9,7 @@ import pytest
 from counterpoint.cli.data.convert import convert
 from counterpoint.cli.data.doctor import doctor
 from counterpoint.cli.data.info import info
+from counterpoint.data.episode import Spaces
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
@@ -69,6 +70,40 @@ def test_a_replay_buffer_holds_what_ogbench_trains_on(data: Path) -> None:
     batch = Sampler(replay, Spec.transitions(set(keys), discount=0.9).bind(replay), batch_size=512, seed=0)[0]
     rows = np.concatenate([batch[key].numpy() for key in keys], axis=1)
     assert {tuple(row) for row in rows} == transitions  # unscaled: -1 and 1 are the action's bounds, not the data's
+
+
+def test_a_replay_buffer_holds_images_and_discrete_actions(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(256, size=(9, 8, 8, 6)).astype(np.uint8)
+    actions = np.array([0, 3, 1, 2, 0, 1, 1, 0, 3], np.int32)
+    write_ogbench(tmp_path / "world.npz", observations=images, actions=actions)
+    replay = open_replay(tmp_path / "world.npz", OfflineDataConfig())
+    assert replay.spaces == Spaces((8, 8, 6), (8, 8, 6), 4, discrete=True)
+    keys = ("observation", "action", "next_observation", "goal")
+    batch = Sampler(replay, Spec.transitions(set(keys), discount=0.9).bind(replay), batch_size=64, seed=0)[0]
+    for seen, action, after, goal in zip(*(batch[key].numpy() for key in keys), strict=True):
+        row = next(row for row in range(9) if (images[row] == seen).all())
+        assert action == actions[row]
+        np.testing.assert_array_equal(after, images[row + 1])
+        np.testing.assert_array_equal(goal, images[4 if row < 4 else 8])
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"actions": np.full(9, -1, np.int32)}, r"values in \[-1, -1\]; expected numbers from 0 on"),
+        ({"actions": np.zeros(9, np.float32)}, r"float32 \(9,\); expected float \[N, n\] or int \[N\]"),
+        ({"observations": np.zeros((9, 8, 8, 3), np.float32)}, r"expected float \[N, n\] or uint8 \[N, H, W, C\]"),
+    ],
+)
+def test_what_no_agent_can_learn_from_is_refused(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    write_ogbench(tmp_path / "bad.npz", **changes)
+    with pytest.raises(BadInputError, match=word):
+        open_replay(tmp_path / "bad.npz", OfflineDataConfig())
+
+
+def test_a_dialect_is_refused(data: Path) -> None:
+    with pytest.raises(BadInputError, match="OGBench's data sets have no dialects"):
+        open_replay(data, OfflineDataConfig(dialect="libero"))
 
 
 def test_info_doctor_and_convert(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
     python tests/golden/make_ogbench_data.py data_gen_scripts OUT
 
 `OUT/ogbench_data_a.npz` holds, for each data set, the first rows of one episode whose random numbers were seeded. There
-are no random actions, since they come from a generator that cannot be seeded.
+are no random actions in manipulation, since they come from a generator that cannot be seeded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SCRIPTS: dict[str, tuple[str, list[str]]] = {
     "cube-double-noisy": ("generate_manipspace", ["--p_random_action=0"]),
     "scene-play": ("generate_manipspace", []),
     "puzzle-3x3-play": ("generate_manipspace", []),
+    "powderworld-medium-play": ("generate_powderworld", []),
 }
 
 

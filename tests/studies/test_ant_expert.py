@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.envs.goal.ogbench_data import load_walker
+from counterpoint.envs.goal.ogbench_oracles import load_walker
 from studies.ant_expert import AntExpertConfig, ant_expert_study
 from studies.harness import load_preset
 
@@ -22,7 +22,7 @@ def test_an_interrupted_training_goes_on_and_leaves_an_expert(tmp_path: Path, mo
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("counterpoint.envs.goal.ogbench_data.Walker.save", stopped)
+        patched.setattr("counterpoint.envs.goal.ogbench_oracles.Walker.save", stopped)
         with pytest.raises(KeyboardInterrupt):
             ant_expert_study(config, tmp_path)
     found = ant_expert_study(config, tmp_path)

@@ -25,6 +25,7 @@ from counterpoint.evaluation.rollout import RESULT, evaluation_seeds, rollout, w
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.formats.minari.files import is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
+from counterpoint.formats.ogbench import load_ogbench
 from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.loop import Source
@@ -202,14 +203,16 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
         return replay_from_store(data)
     path = Path(data).expanduser()
     minari = is_minari(path / "train") or is_minari(path) or not path.exists()
-    expected = "none: Minari's data sets have no dialects"
-    require(not minari or config.dialect is None, "data.dialect", repr(config.dialect), expected, "leave it out")
+    ogbench = not minari and recognise(path).name == "ogbench"
+    expected = f"none: {'OGBench' if ogbench else 'Minari'}'s data sets have no dialects"
+    single = minari or ogbench
+    require(not single or config.dialect is None, "data.dialect", repr(config.dialect), expected, "leave it out")
     if is_minari(path / "train"):
         return load_minari(path / "train", goals=config.goals)
     if minari:
         return load_minari(str(data), goals=config.goals)
-    if recognise(path).name == "ogbench":
-        return replay_from_store(open_dataset(path, split="train", dialect=config.dialect), bounds=(-1, 1))
+    if ogbench:
+        return load_ogbench(path)
     return replay_from_store(open_dataset(path, dialect=config.dialect))
 
 

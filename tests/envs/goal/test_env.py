@@ -238,7 +238,7 @@ def test_a_module_before_the_name_is_imported_here_and_in_workers(
         (EnvConfig(name="CartPole-v1"), ["env CartPole-v1", "observations without goals (Box)", "desired_goal"]),
         (EnvConfig(name="FetchRech-v4"), ["'FetchRech-v4'", "no such environment", "FetchReach-v4"]),
         (EnvConfig(name="UnboundedSlider-v0", success_distance=1), ["actions Box", "bounds"]),
-        (EnvConfig(name="LongGoalSlider-v0"), ["achieved_goal (1,), desired_goal (2,)", "of one length"]),
+        (EnvConfig(name="LongGoalSlider-v0"), ["achieved_goal (1,), desired_goal (2,)", "of one shape"]),
         (EnvConfig(name="SquareGoalSlider-v0"), ["desired_goal (1, 1)", "vectors"]),
         pytest.param(EnvConfig(name="FrankaKitchen-v1"), ["achieved_goal Dict", "vectors"], marks=pytest.mark.slow),
         (EnvConfig(name="FetchReach-v1"), ["out of date", "mujoco_py", "choose FetchReach-v4"]),

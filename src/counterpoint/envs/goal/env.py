@@ -25,7 +25,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
-from counterpoint.envs.goal.tasks import FAMILIES, OGBENCH_TASKS, PREFIX, OGBenchGoals, Raw, task_of
+from counterpoint.envs.goal.tasks import FAMILIES, OGBENCH_TASKS, PREFIX, OGBenchGoals, Raw, as_read, task_of
 from counterpoint.envs.rendering import FastRenderer, import_mujoco, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
@@ -100,10 +100,11 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
     """Make an environment. `functools.partial(make_goal_env, config)` can be sent to a worker process.
 
     Observations are `{"observation", "achieved_goal", "desired_goal"}`. The observation is float32 [O] and the goals
-    are float32 [G], or all three are images, uint8 [size, size, 3]. Actions are float32 [A] in [-1, 1] (or an integer
-    from 0 on). The reward is 1 if the goal is reached, otherwise 0. At reset and at every step, `info["is_success"]` is
-    a bool, and `info["distance"]` is the Euclidean distance between achieved and desired coordinates, in the
-    environment's unit (metres). Both values refer to the true state, even if observations are images or corrupted.
+    are float32 [G], or all three are images, uint8 [size, size, 3] (Powderworld's: [32, 32, 6]). Actions are float32
+    [A] in [-1, 1] (or an integer from 0 on). The reward is 1 if the goal is reached, otherwise 0. At reset and at every
+    step, `info["is_success"]` is a bool, and `info["distance"]` is the Euclidean distance between achieved and desired
+    coordinates, in the environment's unit (metres). Both refer to the true state, even if observations are images or
+    corrupted.
 
     Args:
         config: The environment's name and settings.
@@ -170,12 +171,12 @@ def _with_standard_actions(name: str, env: Env) -> Env:
         hint = "choose a goal-reaching environment (Fetch*, PointMaze_*, AntMaze_*), or wrap yours so that it has goals"
         raise BadInputError(where, found, f"a dictionary with {', '.join(KEYS)}", hint)
     forms = {key: box.shape if isinstance(box := seen[key], spaces.Box) else type(box).__name__ for key in KEYS}
-    vectors = all(isinstance(form, tuple) and len(form) == 1 for form in forms.values())
+    possible = all(isinstance(form, tuple) and len(form) in (1, 3) for form in forms.values())
     require(
-        vectors and forms["achieved_goal"] == forms["desired_goal"],
+        possible and forms["achieved_goal"] == forms["desired_goal"],
         where,
         ", ".join(f"{key} {form}" for key, form in forms.items()),
-        "vectors, the achieved and the desired goal of one length",
+        "vectors or images, the achieved and the desired goal of one shape",
         "wrap the environment so that it has them",
     )
     if isinstance(space, spaces.Discrete):
@@ -186,6 +187,11 @@ def _with_standard_actions(name: str, env: Env) -> Env:
         raise BadInputError(where, f"actions {space}", "a bounded vector, or discrete actions", hint)
     standard = (space.low == -1).all() and (space.high == 1).all()
     return env if standard else gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+
+
+def _box(values: NDArray[Any]) -> spaces.Box:
+    low, high = (0, 255) if values.dtype == np.uint8 else (-np.inf, np.inf)
+    return spaces.Box(low, high, values.shape, values.dtype.type)
 
 
 def _import(name: str, module: str) -> None:
@@ -286,12 +292,11 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
     def _space(self, raw: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         if self.config.observations == "image":
             size = self.config.image_size
-            return spaces.Dict(dict.fromkeys(KEYS, spaces.Box(0, 255, (size, size, 3), np.uint8)))
+            return spaces.Dict(dict.fromkeys(KEYS, _box(np.zeros((size, size, 3), np.uint8))))
         empty = {key: np.zeros(raw[key].shape) for key in KEYS}  # type: ignore[index]
-        width = len(self.task.observation(empty))
-        goal = width if self.config.goals != "coordinates" else len(empty["desired_goal"])
-        widths = {"observation": width, "achieved_goal": goal, "desired_goal": goal}
-        return spaces.Dict({key: spaces.Box(-np.inf, np.inf, (widths[key],), np.float32) for key in KEYS})
+        seen = self.task.observation(empty)
+        goal = seen if self.config.goals != "coordinates" else as_read(empty["desired_goal"])
+        return spaces.Dict({key: _box(seen if key == "observation" else goal) for key in KEYS})
 
     def _cells(self, options: dict[str, Any] | None) -> dict[str, Any] | None:
         chosen = {}
@@ -304,7 +309,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         """Return the desired goal of an episode in the form of this environment."""
         if self.config.observations == "image" or self.config.goals == "state":
             return self._at_goal()
-        coordinates = np.array(raw["desired_goal"], np.float32)
+        coordinates = as_read(raw["desired_goal"])
         if self.config.goals == "coordinates":
             return coordinates
         padded = np.zeros_like(self.task.observation(raw))
@@ -331,11 +336,11 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
             return {"observation": image, "achieved_goal": image, "desired_goal": self._command.copy()}
         state = self.task.observation(raw)
         coordinates = self.config.goals == "coordinates"
-        achieved = np.array(raw["achieved_goal"], np.float32) if coordinates else state
+        achieved = as_read(raw["achieved_goal"]) if coordinates else state
         return {"observation": state, "achieved_goal": achieved, "desired_goal": self._command.copy()}
 
     def _judge(self, raw: Raw, info: Mapping[str, Any]) -> dict[str, Any]:
-        distance = float(np.linalg.norm(raw["achieved_goal"] - raw["desired_goal"]))
+        distance = float(np.linalg.norm(np.subtract(raw["achieved_goal"], raw["desired_goal"], dtype=np.float64)))
         if not (np.isfinite(distance) and np.isfinite(raw["observation"]).all()):
             hint = "the simulation blew up: begin a new episode, and check the actions"
             raise BadInputError(f"env {self.config.name}", "NaN or infinity in its observation", "finite numbers", hint)

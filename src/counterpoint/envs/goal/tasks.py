@@ -25,6 +25,11 @@ from counterpoint.errors import require
 Raw = Mapping[str, NDArray[Any]]
 
 
+def as_read(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy as agents read it: images, uint8 [H, W, C], unchanged, and numbers as float32."""
+    return np.array(values, np.uint8 if values.ndim == 3 else np.float32)
+
+
 class GoalTask:
     """Base class of goal tasks, for any gymnasium environment with goals; the families in this file derive from it.
 
@@ -56,9 +61,9 @@ class GoalTask:
         del name
         return {}
 
-    def observation(self, raw: Raw) -> NDArray[np.float32]:
-        """Return the whole observed state: float32 [O]."""
-        return np.array(raw["observation"], np.float32)
+    def observation(self, raw: Raw) -> NDArray[Any]:
+        """Return the whole observed state: float32 [O], or an image of the environment's own, uint8 [H, W, C]."""
+        return as_read(raw["observation"])
 
     def read(self) -> Raw:
         """Return the simulation's observation of its present state."""

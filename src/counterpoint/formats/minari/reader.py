@@ -50,7 +50,7 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     form = _form(source, data, goals)
     with reading(source):
         lengths = [as_whole(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)]
-    return _fill(source, form.spaces, lengths, _read(source, data, form), form.bounds, goals == "state")
+    return filled_buffer(source, form.spaces, lengths, _read(source, data, form), form.bounds, goals == "state")
 
 
 def read_minari(source: str | Path, *, goals: Goals = "coordinates") -> Iterator[GoalEpisode]:
@@ -71,16 +71,12 @@ def episode_success(source: str | Path) -> NDArray[np.bool_]:
     return np.array(succeeded)
 
 
-def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None = None) -> ReplayBuffer:
+def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     """Return a replay buffer with the states and actions of an `EpisodeStore`, such as a LeRobot data set.
 
     An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states; the
-    commanded goal is the episode's last state. Rewards are zero.
-
-    Args:
-        store: The data set.
-        bounds: The actions that are scaled to -1 and 1 (`ReplayBuffer.action_bounds`); by default the minimum and the
-            maximum of each dimension over these episodes.
+    commanded goal is the episode's last state. Rewards are zero. The minimum and the maximum of each dimension of the
+    actions are scaled to -1 and 1 (`ReplayBuffer.action_bounds`).
 
     Raises:
         BadInputError: When the store has no state or no actions, or an episode has fewer than two steps.
@@ -93,15 +89,13 @@ def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None
     require(complete, "data set", found, "both, to learn to reach goals", "choose a robot's data")
     low = np.min([action.min(axis=0) for action in actions], axis=0)
     high = np.max([action.max(axis=0) for action in actions], axis=0)
-    if bounds is not None:
-        low, high = np.full_like(low, bounds[0]), np.full_like(high, bounds[1])
     spaces = Spaces(observation=states[0].shape[1:], goal=states[0].shape[1:], action=len(low))
     episodes = (
         GoalEpisode(state, state, state[-1], _scaled(action[:-1], low, high), np.zeros(len(state) - 1, np.float32))
         for state, action in zip(states, actions, strict=True)
     )
     lengths = [len(state) - 1 for state in states]
-    return _fill("data set", spaces, lengths, episodes, np.stack([low, high]), True)
+    return filled_buffer("data set", spaces, lengths, episodes, np.stack([low, high]), True)
 
 
 def describe_minari(path: Path) -> dict[str, str]:
@@ -259,7 +253,7 @@ def _success(raw: Any) -> NDArray[np.bool_] | None:
     return None if said is None else as_numbers(said).astype(np.bool_).reshape(-1)[-len(raw.rewards) :]
 
 
-def _fill(
+def filled_buffer(
     source: str | Path,
     spaces: Spaces,
     lengths: list[int],
@@ -267,6 +261,16 @@ def _fill(
     bounds: Array | None,
     states_are_goals: bool,
 ) -> ReplayBuffer:
+    """Return a buffer of the size of a data set, filled with its episodes.
+
+    Args:
+        source: The data set, for messages.
+        spaces: Shapes of observations, goals and actions.
+        lengths: Number of transitions of each episode.
+        episodes: The episodes.
+        bounds: The recorded actions that were scaled to -1 and 1, [2, A]; `None` for discrete actions.
+        states_are_goals: True if goals are whole observations, which are then stored once.
+    """
     from counterpoint.data.replay import ReplayBuffer  # imported here, so that reading data imports no torch
 
     total = max(sum(lengths), 1)
