@@ -145,8 +145,8 @@ def _flag(key: str, value: Any) -> list[str]:
 def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> Tree:
     run.mkdir(parents=True, exist_ok=True)
     arguments = command(config, run, row, seed)
-    counterpoint(arguments, run.with_suffix(".log"))
-    counterpoint(["evaluate", str(run), "--episodes", str(config.episodes)], run.with_suffix(".log"))
+    counterpoint(arguments, run.with_name(f"{run.name}.log"))
+    counterpoint(["evaluate", str(run), "--episodes", str(config.episodes)], run.with_name(f"{run.name}.log"))
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         "command": " ".join(["counterpoint", *arguments]),

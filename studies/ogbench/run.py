@@ -171,7 +171,7 @@ def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, chose
     settings |= {"train.seed": seed, "data.eval_episodes": OGBENCH_TASKS * config.test_episodes}
     words = ["train", f"{agent}-ogbench", "--data", str(file_of(config, dataset)), "--env", f"ogbench/{dataset}"]
     words += ["--out", str(run), *flags(settings)]
-    counterpoint(words, run.with_suffix(".log"))
+    counterpoint(words, run.with_name(f"{run.name}.log"))
     result = json.loads((run / "result.json").read_text())
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     return {
@@ -199,7 +199,7 @@ def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, cho
     run.parent.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("theirs.py")
     one_thread = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
-    with run.with_suffix(".log").open("a") as log:
+    with run.with_name(f"{run.name}.log").open("a") as log:
         environment = os.environ | one_thread | {"OMP_NUM_THREADS": "1"}
         words = [config.python, str(script), json.dumps(job)]
         subprocess.run(words, check=True, stdout=log, stderr=log, env=environment)

@@ -103,8 +103,7 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
     are float32 [G], or all three are images, uint8 [size, size, 3] (Powderworld's: [32, 32, 6]). Actions are float32
     [A] in [-1, 1] (or an integer from 0 on). The reward is 1 if the goal is reached, otherwise 0. At reset and at every
     step, `info["is_success"]` is a bool, and `info["distance"]` is the Euclidean distance between achieved and desired
-    coordinates, in the environment's unit (metres). Both refer to the true state, even if observations are images or
-    corrupted.
+    coordinates, in the environment's unit (metres). Both refer to the true state, even if observations are not.
 
     Args:
         config: The environment's name and settings.
