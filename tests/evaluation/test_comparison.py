@@ -57,6 +57,25 @@ def test_a_reward_that_sees_is_told_from_one_that_does_not(compared: Comparison)
     assert "12 held-out videos" in rows["seeing"].verdict
 
 
+def test_a_reward_that_fails_costs_its_own_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(frames: NDArray[np.uint8], instruction: str) -> NDArray[np.float64]:
+        return np.zeros(1) if instruction == INSTRUCTIONS[-1] else clock(frames, instruction)
+
+    broken, sound = FunctionReward(failing, "broken"), FunctionReward(clock, "clock")
+    found = compare({"broken": [broken], "clock": [sound], "seeing": [seeing()]}, store(each=1))
+    alone = compare({"clock": [FunctionReward(clock, "clock")], "seeing": [seeing()]}, store(each=1))
+    assert [row.name for row in found.rows] == [row.name for row in alone.rows]
+    assert found.rows == alone.rows
+    assert list(found.failed) == ["broken"]
+    assert "progress of shape (1,) for" in found.failed["broken"]
+    page = write_comparison(found, tmp_path).read_text()
+    assert "broken: left out, since it failed" in capsys.readouterr().out
+    assert "Left out, since they failed" in page
+    assert Comparison.from_json((tmp_path / "compare.json").read_text()).failed == found.failed
+    with pytest.raises(BadInputError, match="progress of shape"):
+        compare({"broken": [FunctionReward(failing, "broken")]}, store(each=1))
+
+
 def test_controls_stand_beside_every_reward(compared: Comparison) -> None:
     rows = {row.name: row for row in compared.rows}
     for row in compared.rows:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,9 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
-from counterpoint.rewards.sources import EncoderReward, FunctionReward, LeRobotReward, constant, open_reward, ramp
+from counterpoint.rewards.foreign import LeRobotScorer
+from counterpoint.rewards.model import STATE
+from counterpoint.rewards.sources import EncoderReward, FunctionReward, TolerantReward, constant, open_reward, ramp
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
 from tests.evaluation.fake_run import quick_words
 
@@ -38,19 +39,13 @@ def small() -> torch.nn.Module:
 
 
 class Model:
-    """A reward model as LeRobot's: one number a sample."""
-
-    def __init__(self, **config: Any) -> None:
-        self.config = SimpleNamespace(image_key="observation.images.front", task_key="task", **config)
-        self.seen: list[dict[str, Any]] = []
+    """A reward model as LeRobot's."""
 
     def compute_reward(self, batch: dict[str, Any]) -> Tensor:
-        self.seen.append(batch)
-        pixels = batch["observation.images.front"]
-        return pixels.flatten(1).mean(1) if pixels.ndim == 4 else torch.tensor([pixels.shape[1] / 10])
+        return torch.zeros(1)
 
 
-seeing_model = Model(reward_output="progress")
+seeing_model = Model()
 
 
 def test_an_encoder_answers_for_any_order_of_the_frames() -> None:
@@ -82,32 +77,65 @@ def test_functions_are_called_with_frames_and_a_text_and_checked() -> None:
     curves = FunctionReward(brightness, "b").watch({"front": FRAMES}, {})(ALL[::-1], INSTRUCTIONS)
     np.testing.assert_allclose(curves[0], brightness(FRAMES, "red")[::-1])
     np.testing.assert_allclose(curves[2], -curves[0])
-    for bad in (lambda f, t: np.zeros(3), lambda f, t: np.full(len(f), np.nan)):
-        with pytest.raises(BadInputError, match="one finite number a frame"):
-            FunctionReward(bad, "bad").watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS)
     assert ramp(FRAMES, "")[[0, -1]].tolist() == [0.0, 1.0]
     assert set(constant(FRAMES, "").tolist()) == {0.5}
 
 
-def test_a_lerobot_model_of_videos_is_given_growing_beginnings() -> None:
-    model = Model(reward_output="progress")
-    reward = LeRobotReward(model, "vlm")
-    curves = reward.watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS[:1])
-    assert reward.progress
-    np.testing.assert_allclose(curves[0], np.arange(1, 10) / 10)
-    assert [batch["observation.images.front"].shape for batch in model.seen][-1] == (1, 9, 3, 32, 32)
-    assert model.seen[0]["task"] == [INSTRUCTIONS[0]]
-    assert model.seen[0]["observation.images.front"].max() <= 1.0
-    long = np.concatenate([FRAMES] * 8)
-    LeRobotReward(slow := Model(), "vlm").watch({"front": long}, {})(np.arange(72), INSTRUCTIONS[:1])
-    assert len(slow.seen) == 16
+def raising(frames: NDArray[np.uint8], text: str) -> NDArray[np.float64]:
+    raise OSError("no such server")
 
 
-def test_a_lerobot_model_of_images_is_given_each_frame() -> None:
-    model = Model(num_classes=2, input_features={"observation.images.front": None, "observation.state": None})
-    curves = LeRobotReward(model, "classifier").watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS[:2])
-    np.testing.assert_allclose(curves[1], FRAMES.mean(axis=(1, 2, 3)) / 255, atol=1e-6)
-    assert model.seen[0]["observation.images.front"].shape == (1, 3, 32, 32)
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda f, t: np.zeros(3), r"progress of shape \(3,\) for 9 frames"),
+        (lambda f, t: np.full(len(f), np.nan), "progress that is not finite"),
+        (lambda f, t: {"progress": np.zeros(9), "success": np.zeros(2)}, r"success of shape \(2,\)"),
+        (lambda f, t: {"reward": np.zeros(9)}, "found reward; expected progress, success, stage and known"),
+        (lambda f, t: {"success": np.zeros(9)}, "found success; expected progress"),
+        (lambda f, t: {"progress": np.zeros(9), "known": np.zeros(9)}, "progress that is not finite"),
+        (lambda f, t: "nothing", "ValueError: could not convert"),
+        (raising, "OSError: no such server"),
+    ],
+)
+def test_what_a_function_returns_is_checked(bad: Any, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        FunctionReward(bad, "bad").predict({"front": FRAMES}, "go")
+
+
+def test_values_between_known_frames_are_interpolated() -> None:
+    known = np.isin(ALL, [0, 4, 8])
+    scores = {"progress": np.where(known, ALL, np.nan), "known": known, "stage": ALL // 5}
+    found = FunctionReward(lambda f, t: scores, "f").predict({"front": FRAMES}, "go")
+    np.testing.assert_array_equal(found.progress, ALL)
+    assert found.known is not None
+    assert found.stage is not None
+    assert (found.known.sum(), found.stage.tolist()[-1], found.success) == (3, 1, None)
+
+
+def test_a_function_that_reads_the_state_gets_it() -> None:
+    def function(frames: NDArray[np.uint8], text: str, state: NDArray[np.float64]) -> NDArray[np.float64]:
+        return state[:, 0]
+
+    function.reads_state = True  # type: ignore[attr-defined]
+    state = np.arange(18.0).reshape(9, 2)
+    curves = FunctionReward(function, "f").watch({"front": FRAMES, STATE: state}, {})
+    np.testing.assert_array_equal(curves(ALL[::-1], INSTRUCTIONS[:1])[0], state[::-1, 0])
+
+
+def test_a_tolerant_function_is_not_called_after_a_failure() -> None:
+    called = []
+
+    def function(frames: NDArray[np.uint8], text: str) -> NDArray[np.float64]:
+        called.append(text)
+        return np.zeros(len(frames) if text == "good" else 1)
+
+    tolerant = TolerantReward(FunctionReward(function, "f", progress=True))
+    assert tolerant.progress
+    for text in ("good", "bad", "good"):
+        assert tolerant.predict({"front": FRAMES}, text).progress.tolist() == [0.0] * 9
+    assert called == ["good", "bad"]
+    assert tolerant.failure is not None
 
 
 def test_rewards_are_opened_by_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +149,9 @@ def test_rewards_are_opened_by_their_source(tmp_path: Path, monkeypatch: pytest.
     function = open_reward("tests.rewards.test_sources:brightness", name="light")
     assert isinstance(function, FunctionReward)
     assert function.name == "light"
-    assert isinstance(open_reward("tests.rewards.test_sources:seeing_model"), LeRobotReward)
+    theirs = open_reward("tests.rewards.test_sources:seeing_model")
+    assert isinstance(theirs, FunctionReward)
+    assert isinstance(theirs.function, LeRobotScorer)
     for source in ("tests.rewards.test_sources:nothing", "no.such.module:f", "tests.rewards.test_sources:ALL"):
         with pytest.raises(BadInputError, match=r"function"):
             open_reward(source)

@@ -111,7 +111,7 @@ def ask(
         BadInputError: If an episode lacks the state that a reward reads; raised before any video is decoded.
     """
     views = camera_names(cameras, store)
-    reading = any(reads_state(one.model.encoder) for one in rewards if isinstance(one, EncoderReward))
+    reading = any(reads_state(one.model.encoder if isinstance(one, EncoderReward) else one) for one in rewards)
     states = [states_of(store, number) for number in range(len(store.episodes) if reading else 0)]
     wordings = list(zip(*((paraphrases or {}).get(text, ()) for text in instructions), strict=False))
     said: list[list[_Said]] = [[] for _ in rewards]

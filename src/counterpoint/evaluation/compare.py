@@ -33,6 +33,7 @@ from counterpoint.evaluation.held_out import open_training, open_unseen, read_co
 from counterpoint.files import write_atomically
 from counterpoint.formats import split_names
 from counterpoint.progress import ProgressBar
+from counterpoint.rewards.isolated import HERE, Foreign
 from counterpoint.rewards.model import STATE, Embedder, FrozenPart, RewardModel, embed_frames, embed_steps
 from counterpoint.rewards.page import render, signed
 from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Frames, Reward, open_reward
@@ -59,6 +60,7 @@ def compare_command(
     max_frames: int = 128,
     seed: int = 0,
     device: str = "cpu",
+    foreign: Foreign = HERE,
     dialect: str | None = None,
 ) -> Path:
     """Compare rewards on the episodes of a data set that no reward was trained on; return the page.
@@ -77,6 +79,7 @@ def compare_command(
         max_frames: Maximum number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
         device: The device that computes.
+        foreign: How models of others run.
         dialect: The dialect of HDF5 files, if the files do not identify it.
 
     Raises:
@@ -86,7 +89,8 @@ def compare_command(
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
     require_extras(NEEDED)
     opened = {
-        name: [open_reward(source, name=name, device=device) for source in sources] for name, sources in rewards.items()
+        name: [open_reward(source, name=name, device=device, foreign=foreign) for source in sources]
+        for name, sources in rewards.items()
     }
     files = {name: [Path(source) / "config.json" for source in sources] for name, sources in rewards.items()}
     configs = {name: [read_config(file) for file in found if file.is_file()] for name, found in files.items()}
@@ -265,6 +269,8 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     for row in comparison.rows:
         if not row.control:
             print(f"{row.name}: {row.verdict}")
+    for name, reason in comparison.failed.items():
+        print(f"{name}: left out, since it failed: found {reason}")
     return out / "compare.html"
 
 

@@ -22,7 +22,7 @@ from counterpoint.evaluation.embedded import RECORDED
 from counterpoint.evaluation.statistics import Drawn, Estimate, as_share, seeds_interval
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import check_instructions
-from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, constant, ramp
+from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, TolerantReward, constant, ramp
 
 Array = NDArray[np.float64]
 
@@ -85,6 +85,7 @@ class Comparison:
         rows: Rewards, then controls.
         differences: The difference of every pair of rows.
         about: Data, split and versions.
+        failed: Reasons why rewards have no row: functions that failed, by name.
     """
 
     videos: int
@@ -97,6 +98,7 @@ class Comparison:
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
     about: dict[str, Any] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return strict JSON: undefined numbers are null."""
@@ -135,6 +137,8 @@ def compare(
 ) -> Comparison:
     """Compare rewards on the same videos with each other, and with a ramp, a constant and random weights.
 
+    A function that fails costs its own row; `Comparison.failed` has the reason.
+
     Args:
         rewards: For each name, one reward, or a list with one reward per training seed.
         store: Episodes, each with two or more steps and an instruction; episodes recorded as failures count as such.
@@ -153,10 +157,14 @@ def compare(
         about: Further facts to show on the page.
 
     Raises:
-        BadInputError: If there is no reward, an episode cannot be scored, no video is a success, or an instruction has
-            no paraphrase.
+        BadInputError: If there is no reward, an episode cannot be scored, no video is a success, an instruction has no
+            paraphrase, or all rewards fail.
     """
     require(rewards, "rewards", "none", "at least one", "name runs, LeRobot models or module:function")
+    rewards = {
+        name: [TolerantReward(one) if isinstance(one, FunctionReward) else one for one in group]
+        for name, group in rewards.items()
+    }
     texts = _candidates(store, validation, instructions, paraphrases)
     controls: dict[str, Sequence[Reward]] = {
         "ramp": [FunctionReward(ramp, "ramp", progress=True)],
@@ -184,6 +192,10 @@ def compare(
         apart = bench_of(validation, texts, seed)
         for at, answers in enumerate(ask([one for _, one in members], validation, texts, **settings)):
             fixed[at] = apart.scores(answers.inputs[RECORDED]), apart.items[:, 2] == 2
+    errors = {name: one.failure for name, one in members if isinstance(one, TolerantReward) and one.failure is not None}
+    if errors.keys() >= rewards.keys():
+        raise next(iter(errors.values()))
+    groups = {name: group for name, group in groups.items() if name not in errors}
     drawn: dict[str, dict[str, Numbers]] = {}
     seeds: dict[str, list[dict[str, Numbers]]] = {}
     for name in groups:
@@ -227,6 +239,7 @@ def compare(
             for one, other in pairs
         ),
         about={**(about or {}), "seed": seed, "max_frames": max_frames, "provenance": provenance()},
+        failed={name: f"{error.found}; expected {error.expected}" for name, error in errors.items()},
     )
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.pooled import Backbone
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.files import read_object
+from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
+from counterpoint.rewards.isolated import HERE, Foreign, IsolatedScorer, ScoreCache
 from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
 
 Array = NDArray[np.float64]
@@ -28,8 +29,6 @@ Frames = Mapping[str, NDArray[Any]]
 """Frames of each camera, uint8 [T, H, W, 3], and the robot's state under the key `STATE`, float [T, S]."""
 EPISODE = "episode"
 """Key of the episode's number in the values that rewards share (`shared`)."""
-PREFIXES = 16
-"""Number of video lengths at which a LeRobot model scores a video; values in between are interpolated."""
 
 
 class Curves(Protocol):
@@ -160,71 +159,127 @@ class EncoderReward:
         return EncoderReward(RewardModel(fresh), "random weights")
 
 
-class FunctionReward:
-    """A Python function as a reward.
+@dataclass(frozen=True)
+class Prediction:
+    """What a reward says about the T frames of a video under one instruction.
 
-    Args:
-        function: Takes frames uint8 [T, H, W, 3] and an instruction, and returns T numbers.
-        name: The name in tables.
-        progress: True if the function's values are progress in [0, 1].
+    Attributes:
+        progress: The reward's values, progress in [0, 1] if the reward has it.
+        success: True for frames at which the task is done; `None` for a reward that does not say.
+        stage: Number of the stage that a frame belongs to; `None` for a reward without stages.
+        known: True for frames that the reward judged; values between them are interpolated.
     """
 
-    def __init__(self, function: Callable[[Any, str], Any], name: str, *, progress: bool = False) -> None:
-        self.function, self.name, self.progress = function, name, progress
+    progress: Float[Array, " T"]
+    success: Bool[NDArray[np.bool_], " T"] | None = None
+    stage: Int[NDArray[np.int64], " T"] | None = None
+    known: Bool[NDArray[np.bool_], " T"] | None = None
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], length: int, name: str) -> Prediction:
+        """Check the scores of `length` frames by a model of others.
+
+        Raises:
+            BadInputError: If an array has another length, or a known value is not finite.
+        """
+        strange = sorted(arrays.keys() - {field.name for field in fields(cls)})
+        hint = "return an array [T], or such arrays by name"
+        require(not strange, name, f"{', '.join(strange)}", "progress, success, stage and known", hint)
+        require("progress" in arrays, name, f"{', '.join(arrays) or 'nothing'}", "progress [T]", hint)
+        for key, values in arrays.items():
+            found = f"{key} of shape {values.shape} for {length} frames"
+            require(values.shape == (length,), name, found, "one number a frame", hint)
+        known = arrays["known"].astype(bool) if "known" in arrays else np.ones(length, bool)
+        for key, values in arrays.items():
+            finite = known.any() and np.isfinite(values[known]).all()
+            require(finite, name, f"{key} that is not finite", "one finite number a frame", hint)
+        at = np.flatnonzero(known)
+        filled = np.interp(np.arange(length), at, arrays["progress"][at])
+        return cls(
+            filled,
+            arrays["success"].astype(bool) if "success" in arrays else None,
+            arrays["stage"].astype(np.int64) if "stage" in arrays else None,
+            known if "known" in arrays else None,
+        )
+
+
+class FunctionReward:
+    """A function of frames and an instruction as a reward, such as a model of others.
+
+    Args:
+        function: The function, in this process or in its own.
+        name: The name in tables.
+        progress: True if the function's values are progress in [0, 1]; by default what its `progress` says.
+        cache: Scores that were computed before.
+    """
+
+    def __init__(
+        self, function: Scorer, name: str, *, progress: bool | None = None, cache: ScoreCache | None = None
+    ) -> None:
+        self.function, self.name, self.cache = function, name, cache
+        self.progress = bool(getattr(function, "progress", False) if progress is None else progress)
+        self.reads_state = bool(getattr(function, "reads_state", False))
+
+    def predict(self, frames: Frames, instruction: str) -> Prediction:
+        """Return the prediction for a video; with several cameras the mean of progress, and what the first one says.
+
+        Raises:
+            BadInputError: If the function fails, or its answer is not one number a frame.
+        """
+        beside = {"state": frames[STATE]} if self.reads_state else {}
+        each = [self._one(view, instruction, **beside) for camera, view in frames.items() if camera != STATE]
+        return replace(each[0], progress=np.mean([one.progress for one in each], axis=0))
+
+    def _one(self, view: NDArray[np.uint8], text: str, **beside: Any) -> Prediction:
+        key = self.cache.key(view, text, **beside) if self.cache else ""
+        kept = self.cache.get(key) if self.cache else None
+        try:
+            found = as_scores(self.function(view, text, **beside)) if kept is None else kept
+        except BadInputError:
+            raise
+        except Exception as error:  # a model may raise anything
+            hint = "repair it, or leave it out"
+            raise BadInputError(self.name, f"{type(error).__name__}: {error}", "scores", hint) from error
+        prediction = Prediction.of(found, len(view), self.name)
+        if self.cache and kept is None:
+            self.cache.put(key, found)
+        return prediction
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Call the function once per curve and camera."""
 
-        def one(view: NDArray[np.uint8], text: str) -> Array:
-            values = np.asarray(self.function(view, text), dtype=np.float64)
-            good = values.shape == (len(view),) and bool(np.isfinite(values).all())
-            found, expected = f"shape {values.shape} for {len(view)} frames", "one finite number a frame"
-            require(good, self.name, found, expected, "return an array [T]")
-            return values
-
         def curves(
             steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
         ) -> Float[Array, "L N"]:
-            views = [view[steps] for camera, view in frames.items() if camera != STATE]
-            return np.stack([np.mean([one(view, text) for view in views], axis=0) for text in instructions])
+            part = {camera: view[steps] for camera, view in frames.items()}
+            return np.stack([self.predict(part, text).progress for text in instructions])
 
         return curves
 
 
-class LeRobotReward(FunctionReward):
-    """A reward model of LeRobot: anything with `compute_reward(batch) -> (B,)`.
-
-    The model scores the first t frames of the video, [1, t, 3, H, W], for up to `PREFIXES` values of t, as in LeRobot's
-    own progress scripts. A classifier (`config.num_classes`) scores each frame, [1, 3, H, W]. Pixels are floats from 0
-    to 1.
+class TolerantReward(FunctionReward):
+    """A function that may fail: after its first failure, its values are 0 and it is not called again.
 
     Args:
-        model: The model; `config.image_key` and `config.task_key` name its inputs.
-        name: The name in tables.
-        prepare: The model's preprocessor.
+        reward: The function.
+
+    Attributes:
+        failure: The failure, if there was one.
     """
 
-    def __init__(
-        self, model: Any, name: str, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    ) -> None:
-        config = getattr(model, "config", None)
-        super().__init__(self._score, name, progress=getattr(config, "reward_output", None) == "progress")
-        self.model, self.prepare, self.videos = model, prepare, not hasattr(config, "num_classes")
-        keys = [key for key in getattr(config, "input_features", None) or {} if "image" in key]
-        self.image = getattr(config, "image_key", None) or (keys or ["observation.images.top"])[0]
-        self.task = getattr(config, "task_key", None) or "task"
+    failure: BadInputError | None = None
 
-    def _score(self, frames: NDArray[np.uint8], text: str) -> Array:
-        pixels = torch.from_numpy(np.ascontiguousarray(frames)).movedim(-1, 1).float() / 255
-        count = min(PREFIXES, len(frames)) if self.videos else len(frames)
-        lengths = np.unique(np.linspace(1, len(frames), count).round().astype(np.int64))
-        values = []
-        for length in lengths.tolist():
-            batch = {self.image: (pixels[:length] if self.videos else pixels[length - 1])[None], self.task: [text]}
-            with torch.no_grad():
-                found = self.model.compute_reward(batch if self.prepare is None else self.prepare(batch))
-            values.append(float(torch.as_tensor(found).reshape(-1)[0]))
-        return np.interp(np.arange(1, len(frames) + 1), lengths, values)
+    def __init__(self, reward: FunctionReward) -> None:
+        super().__init__(reward.function, reward.name, progress=reward.progress, cache=reward.cache)
+
+    def predict(self, frames: Frames, instruction: str) -> Prediction:
+        """Return the prediction for a video, or zeros."""
+        if self.failure is None:
+            try:
+                return super().predict(frames, instruction)
+            except BadInputError as error:
+                self.failure = error
+        return Prediction(np.zeros(len(next(iter(frames.values())))))
 
 
 def ramp(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
@@ -237,7 +292,7 @@ def constant(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
     return np.full(len(frames), 0.5)
 
 
-def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
+def open_reward(source: str, *, name: str = "", device: str = "cpu", foreign: Foreign = HERE) -> Reward:
     """Open a reward.
 
     Args:
@@ -245,43 +300,40 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
             `type`); or `module:name`, a function of frames and instruction or an object with `compute_reward`.
         name: The reward's name in tables; by default the name of the source.
         device: The device that computes.
+        foreign: How models of others run.
 
     Raises:
         BadInputError: If the source is none of these.
         MissingExtraError: If LeRobot is needed and not installed.
     """
-    found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", source)
-    if found:
-        thing = _imported(*found.groups())
-        if hasattr(thing, "compute_reward"):
-            return LeRobotReward(thing, name or source)
-        require(callable(thing), source, type(thing).__name__, "a function (frames, instruction) -> [T]", "name one")
-        return FunctionReward(thing, name or source)
-    config = Path(source) / "config.json"
-    if config.is_file():
-        settings = read_object(config, "a configuration", "restore the file")
-        if "type" in settings and "kind" not in settings:
-            return _lerobot(source, name or Path(source).name, device)
+    foreign.check()
+    if is_foreign(source):
+        function, files = _opened(source, device, foreign)
+        named = name or (source if ":" in source else Path(source).name)
+        return FunctionReward(function, named, cache=ScoreCache(files) if foreign.cached else None)
     reward = EncoderReward(RewardModel.from_pretrained(source, device=device), name or Path(source).resolve().name)
-    reward.run = config.parent if config.is_file() else None
+    reward.run = Path(source) if (Path(source) / "config.json").is_file() else None
     return reward
 
 
-def _imported(module: str, name: str) -> Any:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+def is_foreign(source: str) -> bool:
+    """Return whether a source names a model of others: `module:name`, or the folder of a LeRobot reward model."""
+    config = Path(source) / "config.json"
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", source):
+        return True
+    settings = read_object(config, "a configuration", "restore the file") if config.is_file() else {}
+    return "type" in settings and "kind" not in settings
+
+
+def _opened(source: str, device: str, foreign: Foreign) -> tuple[Scorer, str]:
+    """Open a model of others; return it with the digest of its files."""
+    if foreign.python is not None:
+        isolated = IsolatedScorer(source, foreign, device=device)
+        return isolated, isolated.files
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        return open_scorer(source, device)
+    except (ImportError, AttributeError, TypeError) as error:
+        if ":" not in source:
+            raise MissingExtraError(getattr(error, "name", None) or "lerobot", "lerobot") from None
         hint = "write module:name, with the module's file in this folder or installed"
-        raise BadInputError(f"{module}:{name}", str(error), "a function that can be imported", hint) from None
-
-
-def _lerobot(source: str, name: str, device: str) -> LeRobotReward:
-    names = ("counterpoint.rewards.lerobot_plugin", "lerobot.configs.rewards", "lerobot.rewards.factory")
-    _, configs, factory = map(importlib.import_module, names)  # the first module registers our own type
-    config = configs.RewardModelConfig.from_pretrained(source)
-    config.device, config.pretrained_path = device, source
-    model = factory.make_reward_model(config)
-    prepare, _ = factory.make_reward_pre_post_processors(config)
-    return LeRobotReward(model, name, prepare)
+        raise BadInputError(source, str(error), "a function that can be imported", hint) from None

@@ -13,6 +13,7 @@ from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.compare import NEEDED, compare_command
 from counterpoint.parameter_types import Computes, Name, Names, PythonOnly
 from counterpoint.progress import ProgressBar
+from counterpoint.rewards.isolated import HERE, Foreign
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 
@@ -28,6 +29,7 @@ def compare(
     cameras: Names = (),
     max_videos: int = 100,
     device: Computes = "cpu",
+    foreign: Foreign = HERE,
     dialect: Name = None,
     overrides: PythonOnly[Mapping[str, Any] | None] = None,
 ) -> Path:
@@ -52,6 +54,7 @@ def compare(
         cameras: Cameras whose rewards are averaged; by default the cameras that the runs were trained on.
         max_videos: Maximum number of videos; larger sets are sampled at random.
         device: The device that trains and computes, such as cuda.
+        foreign: How models of others run. One that fails costs its own row, and the reason is printed.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
         overrides: Values that replace settings of the recipes, by dotted key.
 
@@ -64,6 +67,7 @@ def compare(
     """
     require(runs or recipes, "compare", "nothing", "RUN... or --recipes RECIPE...", "name what to compare")
     require_extras(NEEDED)
+    foreign.check()
     require(seeds > 0, "--seeds", seeds, "1 or more", "train each recipe at least once")
     names = [Path(recipe).stem if recipe.endswith(".toml") else recipe for recipe in recipes]
     rewards = {(run if ":" in run else Path(run).resolve().name): [run] for run in runs}
@@ -85,4 +89,4 @@ def compare(
             trained[name].append(str(run))
             bar.advance()
     options: dict[str, Any] = {"split": split, "cameras": cameras, "max_videos": max_videos, "device": device}
-    return compare_command({**trained, **rewards}, data, out, dialect=dialect, **options)
+    return compare_command({**trained, **rewards}, data, out, foreign=foreign, dialect=dialect, **options)
