@@ -18,6 +18,7 @@ from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command, score_clip, video_clip
 from counterpoint.rewards.instructions import read_goal
 from counterpoint.rewards.model import gains
+from counterpoint.workers import Foreign
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import write_data
 from tests.formats.made import write_variable_rate
@@ -196,6 +197,39 @@ def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_allclose(whole.values, parts.values, atol=1e-6)
     assert list(parts.images) == [0, 3, 7, 10]
     assert len(whole.images) == 11
+
+
+MODULE = """
+def light(frames, text):
+    if text == "explode":
+        raise RuntimeError("boom")
+    return frames.mean(axis=(1, 2, 3)) / 255
+
+light.progress = True
+"""
+
+
+def test_a_model_of_others_is_plotted_from_its_own_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("a_reward_of_others.py").write_text(MODULE)
+    clip, source, own = video(tmp_path / "clip.mp4"), "a_reward_of_others:light", Foreign(python=Path(sys.executable))
+    table, _, page = reward_command([clip], "go", against=["stop"], model=source, foreign=own, out=tmp_path / "out")
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["go"] for row in rows] == [row["stop"] for row in rows]
+    assert 0 < float(rows[0]["go"]) < 1
+    assert "reward: progress of the instruction" in page.read_text()
+    with pytest.raises(BadInputError, match="RuntimeError: boom"):
+        reward_command([clip], "explode", model=source, foreign=own, out=tmp_path / "out")
+    with pytest.raises(BadInputError, match="instructions alone"):
+        reward_command([clip], "go", form="potential", model=source, foreign=own, out=tmp_path / "out")
+    monkeypatch.setattr("counterpoint.rewards.curves.MOST_BYTES", 1000)
+    with pytest.raises(BadInputError, match="which a model of others reads at once"):
+        reward_command([clip], "go", model=source, foreign=own, out=tmp_path / "out")
+    assert "cosines" not in capsys.readouterr().out
 
 
 def test_a_potential_is_plotted_as_its_gain_since_the_first_frame() -> None:

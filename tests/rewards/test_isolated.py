@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
-from counterpoint.rewards.isolated import Foreign, IsolatedScorer, ScoreCache
+from counterpoint.rewards.isolated import IsolatedScorer, ScoreCache
 from counterpoint.rewards.sources import FunctionReward, open_reward
+from counterpoint.workers import Foreign
 from tests.evaluation.fake import INSTRUCTIONS, episode
 
 OWN = Foreign(python=Path(sys.executable))

@@ -33,10 +33,10 @@ from counterpoint.evaluation.held_out import open_training, open_unseen, read_co
 from counterpoint.files import write_atomically
 from counterpoint.formats import split_names
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.isolated import HERE, Foreign
 from counterpoint.rewards.model import STATE, Embedder, FrozenPart, RewardModel, embed_frames, embed_steps
 from counterpoint.rewards.page import render, signed
 from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Frames, Reward, open_reward
+from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ def compare_command(
     max_frames: int = 128,
     seed: int = 0,
     device: str = "cpu",
-    foreign: Foreign = HERE,
+    foreign: Foreign = IN_PROCESS,
     dialect: str | None = None,
 ) -> Path:
     """Compare rewards on the episodes of a data set that no reward was trained on; return the page.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -25,7 +25,8 @@ from counterpoint.progress import ProgressBar
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, line_image, make_player, render, signed
-from counterpoint.workers import in_worker
+from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
+from counterpoint.workers import IN_PROCESS, Foreign, in_worker
 
 Array = NDArray[np.float64]
 
@@ -33,16 +34,22 @@ CHUNK_BYTES = 192 * 2**20
 """Bytes of decoded frames held at once."""
 IMAGES = 120
 """Maximum number of images on a page, which take about a megabyte."""
-MEANING: dict[RewardForm, str] = {
+MOST_BYTES = 2 * 2**30
+"""Maximum size of the frames of a video for a model of others, which reads the whole video at once."""
+CurveForm = RewardForm | Literal["progress", "value"]
+"""The meaning of a curve: a form of this library's rewards, or what a model of others returns."""
+MEANING: dict[CurveForm, str] = {
     "potential": "cosine of the frame and the instruction",
     "similarity": "cosine of the frame and the instruction",
     "transition": "cosine of the change since the first frame and the instruction",
     "goal": "similarity of the frame and the goal image",
     "language": "progress of the instruction since the first frame, by R3M's language reward",
+    "progress": "progress of the instruction",
+    "value": "the model's own value",
 }
 
 
-def axis_label(form: RewardForm) -> str:
+def axis_label(form: CurveForm) -> str:
     """Return the axis label of a plotted curve; plotted values are the output of `gains`."""
     return f"reward: {'gain of the ' if form in ('potential', 'goal') else ''}{MEANING[form]}"
 
@@ -61,7 +68,7 @@ class RewardCurve:
     """
 
     video: Path
-    form: RewardForm
+    form: CurveForm
     seconds: Float[Array, " T"]
     labels: tuple[str, ...]
     values: Float[Array, "L T"]
@@ -91,6 +98,7 @@ def reward_command(
     goal: Image = None,
     form: RewardForm | None = None,
     device: Computes = "cpu",
+    foreign: Foreign = IN_PROCESS,
     dialect: Name = None,
 ) -> list[Path]:
     """Plot the reward curve of videos: a CSV, a PNG and a page that shows the frame at a cursor on the curve.
@@ -104,7 +112,8 @@ def reward_command(
         videos: Video files, or one data set with --episodes.
         instruction: The task that the videos should show; by default, each episode of a data set is scored under its
             own instruction.
-        model: A run's folder, a folder of saved weights or a Hub id.
+        model: A run's folder, a folder of saved weights or a Hub id; or a model of others: the folder of a LeRobot
+            reward model, or module:function.
         out: The folder to write.
         episodes: Numbers of the data set's episodes to plot.
         camera: Camera of the data set; the first camera by default.
@@ -113,6 +122,7 @@ def reward_command(
         goal: Image of the goal, for a reward that compares frames with goals.
         form: The reward to compute; by default the one that the encoder was trained for.
         device: The device that computes, such as cuda.
+        foreign: How models of others run.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
     Returns:
@@ -135,11 +145,18 @@ def reward_command(
     for each in labels:
         require(len(set(each)) == len(each), "--against", "the same instruction twice", "different ones", "drop one")
     image = None if goal is None else read_goal(goal)
-    rewards = RewardModel.from_pretrained(model, device=device, form=form)
-    for clip in clips if reads_state(rewards.encoder) else ():
+    rewards: RewardModel | FunctionReward
+    if is_foreign(str(model)):
+        given = form is None and goal is None
+        found = "--form or --goal for a model of others"
+        require(given, model, found, "instructions alone", "leave them out: these are forms of this library's models")
+        rewards = open_function(str(model), device=device, foreign=foreign)
+    else:
+        rewards = RewardModel.from_pretrained(model, device=device, form=form)
+    for clip in clips if reads_state(rewards.encoder if isinstance(rewards, RewardModel) else rewards) else ():
         hint = "name a data set and some of its --episodes"
         require(clip.state is not None, clip.path, "no state", "the robot's state, which the model reads", hint)
-    if image is None:
+    if image is None and isinstance(rewards, RewardModel):
         rewards.check_form(rewards.form, instructed=True)
         texts = list(dict.fromkeys(text for each in labels for text in each))
         embed_text(rewards.encoder, texts)  # raises if an instruction is too long
@@ -221,40 +238,72 @@ def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None, d
 
 
 def score_clip(
-    rewards: RewardModel, clip: Clip, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
+    rewards: RewardModel | FunctionReward, clip: Clip, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
 ) -> RewardCurve:
     """Score every frame of a clip in chunks, which are decoded in a separate process because decoders may crash.
 
     Args:
-        rewards: The reward.
+        rewards: The reward; a model of others reads all chunks together.
         clip: The video or episode.
         labels: L instructions, or the name of the goal.
         goal: The goal image [H, W, 3], if it replaces the instructions.
 
     Raises:
-        BadInputError: If the clip cannot be read, or all its frames are the same.
+        BadInputError: If the clip cannot be read, all its frames are the same, or it is too large for a model of
+            others.
     """
-    encoder = rewards.encoder
-    targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])
-    embeddings: list[Array] = []
-    images: dict[int, bytes] = {}
-    seconds: list[Array] = []
-    first, still, start, total = None, True, 0, 1
-    while start < total:
-        frames, times, total = clip.read(start, CHUNK_BYTES)
-        seconds.append(times)
-        first = frames[0].copy() if first is None else first
-        still = still and never_change(frames, first)
-        state = {} if clip.state is None else {STATE: clip.state[start : start + len(frames)]}
-        embeddings.append(embed_frames(encoder, {"": frames, **state}, rewards.batch_size))
-        wanted = np.linspace(0, total - 1, min(IMAGES, total)).round().astype(int) - start
-        images |= {int(n) + start: jpeg(frames[n]) for n in wanted[(wanted >= 0) & (wanted < len(frames))]}
-        start += len(frames)
+    watched, form = _Watched(clip), _form(rewards, goal is not None)
+    if isinstance(rewards, RewardModel):
+        encoder = rewards.encoder
+        targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])
+        parts = [embed_frames(encoder, seen, rewards.batch_size) for seen, _ in watched]
+        values = rewards.score(rewards.form if goal is None else "goal", np.concatenate(parts), targets)
+    else:
+        frames = []
+        for seen, total in watched:
+            size = total * seen[""][0].nbytes
+            most = f"{MOST_BYTES / 1e9:.1f} GB, which a model of others reads at once"
+            hint = "make it shorter or its images smaller"
+            require(size <= MOST_BYTES, clip.path, f"{size / 1e9:.1f} GB of frames, more than {most}", "less", hint)
+            frames.append(seen[""])
+        whole = {"": np.concatenate(frames)} | ({} if clip.state is None else {STATE: clip.state})
+        values = np.stack([rewards.predict(whole, text).progress for text in labels])
     hint = "leave it out: nothing happens in it"
-    require(not still, clip.path, f"{total} frames that are all alike", "a video that changes", hint)
-    form: RewardForm = rewards.form if goal is None else "goal"
-    values = rewards.score(form, np.concatenate(embeddings), targets)
-    return RewardCurve(clip.path, form, np.concatenate(seconds), tuple(labels), values, images)
+    require(not watched.still, clip.path, f"{len(values[0])} frames that are all alike", "a video that changes", hint)
+    return RewardCurve(clip.path, form, np.concatenate(watched.seconds), tuple(labels), values, watched.images)
+
+
+def _form(rewards: RewardModel | FunctionReward, goal: bool) -> CurveForm:
+    if isinstance(rewards, RewardModel):
+        return "goal" if goal else rewards.form
+    return "progress" if rewards.progress else "value"
+
+
+class _Watched:
+    """Reads a clip chunk by chunk; an iteration yields a chunk's frames, with the state, and the number of all frames.
+
+    Attributes:
+        seconds: The times of each chunk's frames.
+        images: JPEGs of some frames, by frame number.
+        still: True if all frames so far are alike.
+    """
+
+    def __init__(self, clip: Clip) -> None:
+        self.clip, self.still = clip, True
+        self.seconds: list[Array] = []
+        self.images: dict[int, bytes] = {}
+
+    def __iter__(self) -> Iterator[tuple[dict[str, NDArray[Any]], int]]:
+        state, first, start, total = self.clip.state, None, 0, 1
+        while start < total:
+            frames, times, total = self.clip.read(start, CHUNK_BYTES)
+            self.seconds.append(times)
+            first = frames[0].copy() if first is None else first
+            self.still = self.still and never_change(frames, first)
+            yield {"": frames} | ({} if state is None else {STATE: state[start : start + len(frames)]}), total
+            wanted = np.linspace(0, total - 1, min(IMAGES, total)).round().astype(int) - start
+            self.images |= {int(n) + start: jpeg(frames[n]) for n in wanted[(wanted >= 0) & (wanted < len(frames))]}
+            start += len(frames)
 
 
 def curve_csv(curve: RewardCurve) -> str:

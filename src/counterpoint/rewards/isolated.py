@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,48 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError
 from counterpoint.files import cache_root
-from counterpoint.parameter_types import Decimal, File
 from counterpoint.rewards import foreign as program
 from counterpoint.rewards.foreign import Scores
+from counterpoint.workers import Foreign
 
-
-@dataclass(frozen=True)
-class Foreign:
-    """How models of others run: LeRobot's reward models and `module:function`.
-
-    Attributes:
-        python: The Python interpreter of the models' environment, which then run in a process of their own; by default
-            they run in this process.
-        memory: Limit of that process's memory in gigabytes; not for a GPU, whose driver reserves far more.
-        seconds: Limit of that process's time for one video.
-        cached: Use scores that were computed before from the same frames by the same files.
-    """
-
-    python: File = None
-    memory: Decimal = None
-    seconds: float = 300.0
-    cached: bool = True
-
-    def check(self) -> None:
-        """Raise an error for settings that cannot work, before long work begins.
-
-        Raises:
-            BadInputError: If there is no such interpreter, or a limit is not positive or has no process to limit.
-        """
-        hint = "name the interpreter of the model's environment, such as env/bin/python"
-        require(
-            self.python is None or self.python.is_file(), "--python", str(self.python), "a Python interpreter", hint
-        )
-        require(self.memory is None or self.memory > 0, "--memory", self.memory, "more than 0 GB", "leave it out")
-        require(self.seconds > 0, "--seconds", self.seconds, "more than 0", "leave it out")
-        hint = "add --python PATH, or leave it out"
-        require(self.python or self.memory is None, "--memory", self.memory, "a process of its own to limit", hint)
-
-
-HERE = Foreign()
-"""Models of others run in this process."""
 START_SECONDS = 900.0
 """Seconds that a model may take to load."""
 CHUNK = 1 << 16

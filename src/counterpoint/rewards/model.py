@@ -129,7 +129,7 @@ def transition_score(
     return np.where(still[:, None], 0.0, cosine(moved, text))
 
 
-def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
+def gains(curve: Float[Array, "L T"], form: str) -> Float[Array, "L T"]:
     """Return a curve as it is plotted: for a potential or a distance to a goal, the gain since the first frame.
 
     Only differences of a potential are rewards; its level means little. A similarity keeps its level, because training

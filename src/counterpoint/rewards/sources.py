@@ -21,8 +21,9 @@ from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.files import read_object
 from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
-from counterpoint.rewards.isolated import HERE, Foreign, IsolatedScorer, ScoreCache
+from counterpoint.rewards.isolated import IsolatedScorer, ScoreCache
 from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
+from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[np.float64]
 Frames = Mapping[str, NDArray[Any]]
@@ -292,7 +293,7 @@ def constant(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
     return np.full(len(frames), 0.5)
 
 
-def open_reward(source: str, *, name: str = "", device: str = "cpu", foreign: Foreign = HERE) -> Reward:
+def open_reward(source: str, *, name: str = "", device: str = "cpu", foreign: Foreign = IN_PROCESS) -> Reward:
     """Open a reward.
 
     Args:
@@ -306,14 +307,20 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu", foreign: Fo
         BadInputError: If the source is none of these.
         MissingExtraError: If LeRobot is needed and not installed.
     """
-    foreign.check()
     if is_foreign(source):
-        function, files = _opened(source, device, foreign)
-        named = name or (source if ":" in source else Path(source).name)
-        return FunctionReward(function, named, cache=ScoreCache(files) if foreign.cached else None)
+        return open_function(source, name=name, device=device, foreign=foreign)
+    foreign.check()
     reward = EncoderReward(RewardModel.from_pretrained(source, device=device), name or Path(source).resolve().name)
     reward.run = Path(source) if (Path(source) / "config.json").is_file() else None
     return reward
+
+
+def open_function(source: str, *, name: str = "", device: str = "cpu", foreign: Foreign = IN_PROCESS) -> FunctionReward:
+    """Open a model of others; arguments and errors are those of `open_reward`."""
+    foreign.check()
+    function, files = _opened(source, device, foreign)
+    named = name or (source if ":" in source else Path(source).name)
+    return FunctionReward(function, named, cache=ScoreCache(files) if foreign.cached else None)
 
 
 def is_foreign(source: str) -> bool:

@@ -13,9 +13,9 @@ from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.compare import NEEDED, compare_command
 from counterpoint.parameter_types import Computes, Name, Names, PythonOnly
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.isolated import HERE, Foreign
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
+from counterpoint.workers import IN_PROCESS, Foreign
 
 
 def compare(
@@ -29,7 +29,7 @@ def compare(
     cameras: Names = (),
     max_videos: int = 100,
     device: Computes = "cpu",
-    foreign: Foreign = HERE,
+    foreign: Foreign = IN_PROCESS,
     dialect: Name = None,
     overrides: PythonOnly[Mapping[str, Any] | None] = None,
 ) -> Path:
