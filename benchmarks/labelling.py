@@ -43,7 +43,7 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
-from counterpoint.rewards.label import Labeller, Labelling
+from counterpoint.rewards.labeller import Labeller, Labelling
 from measuring import parser, write
 
 ENCODERS = {

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -28,8 +28,10 @@ from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
-from counterpoint.rewards.label import Labeller, in_words, label, model_name
+from counterpoint.rewards.label import label, model_name
+from counterpoint.rewards.labeller import Labeller, labels_in_words
 from counterpoint.rewards.model import gains
+from counterpoint.workers import Foreign
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.formats.lerobot.made import episode as made
@@ -348,8 +350,51 @@ def test_the_end_says_how_good_the_labels_are(changes: dict[str, Any], expected:
         averaged_error=0.1, monotone_rewards=(0, 1), monotone_progress=(0, 1), monotone_error=0.05,
         error_of_a_ramp=0.07, error_of_a_constant=0.259,
     )  # fmt: skip
-    table = pa.table({"episode_index": [0, 0, 0, 1, 1], "success": [True, False, False, False, True]})
-    assert expected in in_words(table, known.model_copy(update=changes))
+    columns = {"success": np.array([True, False, False, False, True])}
+    last = np.array([False, False, True, False, True])
+    assert expected in labels_in_words(known.model_copy(update=changes), columns, last, "episodes")
+
+
+MODULE = """
+import numpy as np
+
+def counting(frames, text):
+    if text.startswith("never"):
+        raise RuntimeError("boom")
+    T = len(frames)
+    return {"progress": np.linspace(0.2, 1, T), "success": np.arange(T) == T - 1, "stage": np.arange(T) // 5}
+
+counting.progress = True
+
+def level(frames, text):
+    return frames.mean(axis=(1, 2, 3))
+"""
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_model_of_others_labels_from_its_own_python(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workers: int | None
+) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("a_labeller_of_others.py").write_text(MODULE)
+    own: dict[str, Any] = {"foreign": Foreign(python=Path(sys.executable)), "out": tmp_path / "x.parquet"}
+    own["engine"] = Engine(workers=workers)
+    table = pq.read_table(label(data, model="a_labeller_of_others:counting", **own))
+    assert table.column_names == [
+        "index", "episode_index", "frame_index", "timestamp", "progress_sparse", "success", "stage"
+    ]  # fmt: skip
+    np.testing.assert_allclose(table["progress_sparse"].to_numpy(), np.tile(np.linspace(0.2, 1, 10), 16), atol=1e-6)
+    assert table["success"].to_numpy().sum() == 16
+    assert table["stage"].to_numpy()[:10].tolist() == [0] * 5 + [1] * 5
+    said = capsys.readouterr().out
+    assert "Progress of 16 episodes: mean 0.20 in their first frames, 1.00 in their last" in said
+    assert table.schema.metadata[b"reward_model_path"] == b"a_labeller_of_others:counting"
+    with pytest.raises(BadInputError, match="values that are not progress"):
+        label(data, model="a_labeller_of_others:level", **own | {"out": tmp_path / "y.parquet"})
+    with pytest.raises(BadInputError, match="RuntimeError: boom"):
+        label(data, model="a_labeller_of_others:counting", instruction="never", **own | {"out": tmp_path / "y.parquet"})
+    assert not (tmp_path / "y.parquet").exists()
 
 
 def test_segments_are_labelled_under_their_own_tasks(data: Path, model: Path, tmp_path: Path) -> None:

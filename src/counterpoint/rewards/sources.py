@@ -212,12 +212,16 @@ class FunctionReward:
         name: The name in tables.
         progress: True if the function's values are progress in [0, 1]; by default what its `progress` says.
         cache: Scores that were computed before.
+
+    Attributes:
+        files: Digest of the model's files; empty for a function that was not opened by its source.
     """
 
     def __init__(
         self, function: Scorer, name: str, *, progress: bool | None = None, cache: ScoreCache | None = None
     ) -> None:
         self.function, self.name, self.cache = function, name, cache
+        self.files = ""
         self.progress = bool(getattr(function, "progress", False) if progress is None else progress)
         self.reads_state = bool(getattr(function, "reads_state", False))
 
@@ -320,7 +324,9 @@ def open_function(source: str, *, name: str = "", device: str = "cpu", foreign: 
     foreign.check()
     function, files = _opened(source, device, foreign)
     named = name or (source if ":" in source else Path(source).name)
-    return FunctionReward(function, named, cache=ScoreCache(files) if foreign.cached else None)
+    reward = FunctionReward(function, named, cache=ScoreCache(files) if foreign.cached else None)
+    reward.files = files
+    return reward
 
 
 def is_foreign(source: str) -> bool:

@@ -29,7 +29,7 @@ from counterpoint.objectives.base import Objective
 from counterpoint.parameter_types import Listed
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.instructions import instructions_in_words
-from counterpoint.rewards.label import error_in_words
+from counterpoint.rewards.labeller import error_in_words
 from counterpoint.rewards.model import RewardModel
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.plan import Given
