@@ -19,6 +19,7 @@ from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.gym import EmbeddingObservation, LanguageReward, LanguageRewardVector, Reading
+from counterpoint.rewards.sources import FunctionReward
 from tests.evaluation.fake import INSTRUCTIONS, SIZE, RandomEncoder, SeeingEncoder, frame
 
 PUSH = INSTRUCTIONS[0]
@@ -208,6 +209,32 @@ def test_every_row_of_a_vector_has_the_rewards_it_has_alone(mode: AutoresetMode,
         np.testing.assert_allclose(
             np.array(found)[:, row], alone(row, mode, reading), atol=1e-4
         )  # float32, other batches
+
+
+def of_others(known: RewardModel) -> FunctionReward:
+    """The same reward, as a model of others computes it: from the whole video so far."""
+    return FunctionReward(lambda frames, text: known.reward(frames, text), "theirs")
+
+
+@pytest.mark.parametrize("reading", ["difference", "gain"])
+def test_a_model_of_others_gives_the_rewards_of_its_values(reading: Reading) -> None:
+    for image in (None, "camera"):
+        rewards = [
+            played(LanguageReward(Table(), one, PUSH, image=image, reward=reading, discount=0.9), ACTIONS)[1]
+            for one in (model("transition"), of_others(model("transition")))
+        ]
+        np.testing.assert_allclose(rewards[0], rewards[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_rows_of_a_vector_have_the_values_of_a_model_of_others(mode: AutoresetMode) -> None:
+    envs = LanguageRewardVector(vector(mode), of_others(blurred()), INSTRUCTIONS[:3], image="camera")
+    envs.reset(seed=5)
+    found = np.array([envs.step(actions)[1] for actions in MOVES])
+    for row in range(3):
+        np.testing.assert_allclose(found[:, row], alone(row, mode, "difference"), atol=1e-4)
+    with pytest.raises(BadInputError, match="an instruction alone"):
+        LanguageReward(Table(), of_others(blurred()), goal=np.zeros((8, 8, 3), np.uint8))
 
 
 def test_rows_that_are_reset_by_a_mask_begin_anew() -> None:

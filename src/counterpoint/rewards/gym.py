@@ -30,6 +30,7 @@ from counterpoint.data.resize import as_rgb, channel_axis
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import require, require_known
 from counterpoint.rewards.model import STATE, Embedder, RewardModel, check_instructions, embed_frames, reads_state
+from counterpoint.rewards.sources import FunctionReward
 
 Embedded = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -49,6 +50,9 @@ class Potentials:
         reward: `difference` or `gain`; see the module's docstring.
         discount: Factor of the next state's potential, for `difference`.
         form: The form of the reward; by default the one that the model was trained for.
+
+    Attributes:
+        reader: The encoder, which may read the robot's state.
 
     Raises:
         BadInputError: If both an instruction and a goal are given, or neither, or the model was not trained for the
@@ -75,21 +79,22 @@ class Potentials:
             goal is not None or len(texts) in (1, n), "instruction", len(texts), f"1 or {n}", "give one for each row"
         )
         self.model, self.reward, self.discount = model, reward, discount
+        self.reader: object = model.encoder
         self.form, targets = model.targets(texts, goal=goal, form=form)
         self.targets = np.broadcast_to(targets, (n, targets.shape[1]))
         self.first = np.zeros_like(self.targets)
         self.start, self.last = np.zeros(n), np.zeros(n)
 
-    def embed(self, seen: Mapping[str, Array]) -> Float[Embedded, "N D"]:
+    def embed(self, seen: Mapping[str, Array]) -> Float[Array, "N D"]:
         """Return the embeddings of a result of `seen_in`, in batches of up to the model's batch size."""
         return embed_frames(self.model.encoder, seen, self.model.batch_size)
 
-    def begin(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> None:
+    def begin(self, rows: Rows, embedded: Float[Array, "n D"]) -> None:
         """Begin the episodes of some rows with their first images."""
         self.first[rows] = embedded
         self.start[rows] = self.last[rows] = self._values(rows, embedded)
 
-    def advance(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> Float[Embedded, " n"]:
+    def advance(self, rows: Rows, embedded: Float[Array, "n D"]) -> Float[Embedded, " n"]:
         """Return the rewards of some rows for their next images."""
         now = self._values(rows, embedded)
         before, self.last[rows] = self.last[rows], now
@@ -101,6 +106,85 @@ class Potentials:
         return np.array(values)
 
 
+class FunctionPotentials:
+    """Computes the rewards of N environments (rows) with a model of others, from all images since an episode began.
+
+    A call takes the model as long as a video of that length.
+
+    Args:
+        model: The model.
+        n: The number of environments, N.
+        instruction: The task in words, or one for each environment.
+        reward: `difference` or `gain`; see the module's docstring.
+        discount: Factor of the next state's potential, for `difference`.
+
+    Attributes:
+        reader: The model, which may read the robot's state.
+    """
+
+    def __init__(
+        self, model: FunctionReward, n: int, instruction: str | Sequence[str], reward: Reading, discount: float
+    ) -> None:
+        texts = check_instructions(instruction)
+        require(len(texts) in (1, n), "instruction", len(texts), f"1 or {n}", "give one for each row")
+        self.model, self.reward, self.discount = model, reward, discount
+        self.reader: object = model
+        self.texts = [*texts] * (n // len(texts))
+        self.seen: list[list[dict[str, Array]]] = [[] for _ in range(n)]
+        self.start, self.last = np.zeros(n), np.zeros(n)
+
+    def embed(self, seen: Mapping[str, Array]) -> Array:
+        """Return the parts of each row, as mappings; images become uint8."""
+        parts = {name: part if name == STATE else _as_bytes(part) for name, part in seen.items()}
+        rows = np.empty(len(next(iter(parts.values()))), object)
+        rows[:] = [{name: part[row] for name, part in parts.items()} for row in range(len(rows))]
+        return rows
+
+    def begin(self, rows: Rows, embedded: Array) -> None:
+        """Begin the episodes of some rows with their first images."""
+        for row, seen in zip(rows.tolist(), embedded, strict=True):
+            self.seen[row] = [seen]
+            self.start[row] = self.last[row] = self._value(row)
+
+    def advance(self, rows: Rows, embedded: Array) -> Float[Embedded, " n"]:
+        """Return the rewards of some rows for their next images."""
+        for row, seen in zip(rows.tolist(), embedded, strict=True):
+            self.seen[row].append(seen)
+        now = np.array([self._value(row) for row in rows.tolist()])
+        before, self.last[rows] = self.last[rows], now
+        return self.discount * now - before if self.reward == "difference" else now - self.start[rows]
+
+    def _value(self, row: int) -> float:
+        frames = {name: np.stack([seen[name] for seen in self.seen[row]]) for name in self.seen[row][0]}
+        return float(self.model.predict(frames, self.texts[row]).progress[-1])
+
+
+def _as_bytes(images: Array) -> Array:
+    return images if images.dtype == np.uint8 else np.round(images * 255).astype(np.uint8)
+
+
+def potentials_of(
+    model: RewardModel | FunctionReward,
+    n: int,
+    instruction: str | Sequence[str] | None,
+    goal: Array | Mapping[str, Array] | None,
+    reward: Reading,
+    discount: float,
+    form: RewardForm | None,
+) -> Potentials | FunctionPotentials:
+    """Return the rewards of N environments; arguments are those of `Potentials`.
+
+    Raises:
+        BadInputError: If a model of others is given a goal or a form, or see `Potentials`.
+    """
+    if isinstance(model, RewardModel):
+        return Potentials(model, n, instruction, goal=goal, reward=reward, discount=discount, form=form)
+    instructed = instruction is not None and goal is None and form is None
+    require(instructed, model.name, "a goal or a form, or no instruction", "an instruction alone", "give only that")
+    assert instruction is not None
+    return FunctionPotentials(model, n, instruction, reward, discount)
+
+
 class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper whose reward measures how the images progress in carrying out an instruction, or towards a goal image.
 
@@ -108,7 +192,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: The environment.
-        model: The reward.
+        model: The reward, or a model of others (`counterpoint.rewards.sources.open_function`).
         instruction: The task in words; give this or `goal`.
         goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
@@ -127,7 +211,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        model: RewardModel,
+        model: RewardModel | FunctionReward,
         instruction: str | None = None,
         *,
         goal: Array | Mapping[str, Array] | None = None,
@@ -138,8 +222,8 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         form: RewardForm | None = None,
     ) -> None:
         super().__init__(env)
-        check_source(image, env.observation_space, env.render_mode, model.encoder)
-        self.potentials = Potentials(model, 1, instruction, goal=goal, reward=reward, discount=discount, form=form)
+        self.potentials = potentials_of(model, 1, instruction, goal, reward, discount, form)
+        check_source(image, env.observation_space, env.render_mode, self.potentials.reader)
         self._image, self._weight = image, environment_weight
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -154,8 +238,8 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         reward = float(self.potentials.advance(_ONE, self._embed(observation))[0]) + self._weight * float(own)
         return observation, reward, terminated, truncated, {**info, "environment_reward": float(own)}
 
-    def _embed(self, observation: Any) -> Embedded:
-        seen = seen_in(self.env, observation, self._image, self.potentials.model.encoder)
+    def _embed(self, observation: Any) -> Array:
+        seen = seen_in(self.env, observation, self._image, self.potentials.reader)
         return self.potentials.embed({name: part[None] for name, part in seen.items()})
 
 
@@ -169,7 +253,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
 
     Args:
         env: The vector environment.
-        model: The reward.
+        model: The reward, or a model of others (`counterpoint.rewards.sources.open_function`).
         instruction: The task in words, or one for each environment; give this or `goal`.
         goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the images in the Dict observation; `None` renders them (`env.render()`).
@@ -186,7 +270,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
     def __init__(
         self,
         env: gymnasium.vector.VectorEnv[Any, Any, Any],
-        model: RewardModel,
+        model: RewardModel | FunctionReward,
         instruction: str | Sequence[str] | None = None,
         *,
         goal: Array | Mapping[str, Array] | None = None,
@@ -197,14 +281,14 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         form: RewardForm | None = None,
     ) -> None:
         super().__init__(env)
-        check_source(image, env.single_observation_space, env.render_mode, model.encoder)
+        self.potentials = potentials_of(model, env.num_envs, instruction, goal, reward, discount, form)
+        check_source(image, env.single_observation_space, env.render_mode, self.potentials.reader)
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
         unseen = image is None and self._mode is AutoresetMode.SAME_STEP
         hint = "name the image's key (image=), or take AutoresetMode.NEXT_STEP"
         require(not unseen, "image", "renders with SAME_STEP, which skip last images", "images in observations", hint)
         n = env.num_envs
-        self.potentials = Potentials(model, n, instruction, goal=goal, reward=reward, discount=discount, form=form)
         self._image, self._weight, self._rows = image, environment_weight, np.arange(n)
         self._over = np.zeros(n, bool)
 
@@ -238,7 +322,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         return observations, rewards + self._weight * np.asarray(own), terminated, truncated, {**infos, **told}
 
     def _seen(self, observations: Any) -> dict[str, Array]:
-        return seen_in(self.env, observations, self._image, self.potentials.model.encoder)
+        return seen_in(self.env, observations, self._image, self.potentials.reader)
 
 
 class ImageEncoder(Protocol):
