@@ -18,6 +18,7 @@ from counterpoint.evaluation.plan import PlanConfig, distance_reward, language_r
 from counterpoint.evaluation.rollout import with_interval
 from counterpoint.objectives.r3m import LanguageReward as R3MReward
 from counterpoint.rewards.model import RewardModel
+from counterpoint.rewards.sources import FunctionReward
 
 pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("simulator")]
 SMALL: dict[str, Any] = {"samples": 3, "episodes": 1, "size": 32, "knots": 4, "prefix": 40}
@@ -36,6 +37,16 @@ def model() -> RewardModel:
 
 def plans(count: int, steps: int) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, (count, steps, 9))
+
+
+def test_a_model_of_others_scores_the_first_and_the_final_image(model: RewardModel) -> None:
+    env = KitchenEnv("micro_open", size=32)
+    env.reset(seed=0)
+    dynamics = KitchenDynamics(env, threads=1)
+    states = dynamics.roll(plans(3, 4))[:, -1]
+    theirs = FunctionReward(lambda frames, text: model.reward(frames, text, form="potential"), "theirs")
+    found, expected = (language_reward(env, dynamics, one)(states) for one in (theirs, model))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -318,6 +318,34 @@ def test_an_episode_that_one_of_two_runs_learned_from_is_trained_on(
     assert one.marks == {"used in training": [0, 1, 2, 3, 5, 6, 7], "held out": [4]}
 
 
+MODULE = """
+import numpy as np
+
+def counting(frames, text):
+    return np.linspace(0.25, 0.75 if "red" in text else 0.5, len(frames))
+
+counting.progress = True
+"""
+
+
+def test_a_model_of_others_has_curves_beside_those_of_runs(
+    runs: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("a_viewed_model.py").write_text(MODULE)
+    opened = Server([runs[0], "a_viewed_model:counting", str(data)], tmp_path / "uploads")
+    try:
+        status, page = opened.ask("/data/0/episodes/0?instruction=red&against=green")
+        assert status == 200
+        assert "progress of the instruction" in page
+        assert [values[-1] for values in curves(page)][-2:] == [0.5, 0.75]
+        assert "a model of others" in opened.ask("/")[1]
+    finally:
+        opened.close()
+
+
 def test_a_run_without_language_is_read_towards_the_last_frame(runs: list[str], data: Path, tmp_path: Path) -> None:
     opened = Server([runs[2], str(data)], tmp_path / "uploads")
     try:

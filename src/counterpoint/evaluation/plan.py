@@ -36,6 +36,8 @@ from counterpoint.planning.shooting import MPPI, MPPIConfig
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import RewardModel
+from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
+from counterpoint.workers import IN_PROCESS, Foreign
 
 
 class PlanConfig(FrozenConfig):
@@ -43,7 +45,8 @@ class PlanConfig(FrozenConfig):
 
     Attributes:
         env: The environment's task and camera, as kitchen/TASK@CAMERA.
-        reward: The reward to plan for: a run or model, `distance` for the true reward, or `constant` for 0.
+        reward: The reward to plan for: a run or model, a model of others (the folder of a LeRobot reward model, or
+            module:function), `distance` for the true reward, or `constant` for 0.
         size: Height and width of the images, in pixels.
         horizon: Number of actions in a plan; 50 in Table 8, the whole episode. Plans are cut at the episode's end, so
             they have at most 25 actions after the 25 opening actions.
@@ -90,15 +93,20 @@ def distance_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
     return reward
 
 
-def language_reward(env: KitchenEnv, dynamics: KitchenDynamics, model: RewardModel) -> Reward:
+def language_reward(env: KitchenEnv, dynamics: KitchenDynamics, model: RewardModel | FunctionReward) -> Reward:
     """Return the reward of the final images under the task's instruction.
 
-    An R3M model uses R3M's reward; all other models, including DecisionNCE-T, use S(phi(o), psi(l)) (Appendix E.6).
+    An R3M model uses R3M's reward; other models of this library, including DecisionNCE-T, use S(phi(o), psi(l))
+    (Appendix E.6). A model of others scores the video of two frames, the first and the final image.
     """
-    first, form = env.images()[env.cameras[0]], _form(model)
+    first = env.images()[env.cameras[0]]
 
     def reward(states: Array) -> Array:
-        frames = np.concatenate([first[None], dynamics.images(states)])
+        images = dynamics.images(states)
+        if isinstance(model, FunctionReward):
+            pairs = [{"": np.stack([first, image])} for image in images]
+            return np.array([model.predict(pair, env.instruction).progress[-1] for pair in pairs])
+        frames, form = np.concatenate([first[None], images]), _form(model)
         return np.asarray(model.reward(frames, env.instruction, form=form)[1:], np.float64)
 
     return reward
@@ -113,7 +121,7 @@ def constant_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
     return lambda states: np.zeros(len(states))
 
 
-def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str, Any]:
+def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu", foreign: Foreign = IN_PROCESS) -> dict[str, Any]:
     """Act by planning with the simulator's dynamics and a reward, and write the result of every episode.
 
     An interrupted call resumes if it is repeated.
@@ -125,6 +133,7 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
         config: The settings.
         out: File of the result, written after every episode.
         device: Device that computes rewards, such as cuda.
+        foreign: How a model of others runs.
 
     Returns:
         `success` and `solved` with Wilson's interval; `progress` and `best` with a bootstrap interval over scenes;
@@ -134,7 +143,7 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
         BadInputError: If the task is not a kitchen task, a model has no reward for instructions, or the file exists but
             is not a result of these settings and weights.
     """
-    env, make_reward, identity = prepared(config, device)
+    env, make_reward, identity = prepared(config, device, foreign)
     episodes = _begun(out, identity)[: config.episodes]
     opening = opening_actions(env, config)
     each = _planned(config, env.horizon, len(opening))
@@ -153,7 +162,9 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu") -> dict[str
     return found
 
 
-def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Callable[..., Reward], dict[str, Any]]:
+def prepared(
+    config: PlanConfig, device: str = "cpu", foreign: Foreign = IN_PROCESS
+) -> tuple[KitchenEnv, Callable[..., Reward], dict[str, Any]]:
     """Return the environment, a function that makes the reward, and the facts that must be equal to resume a result.
 
     Raises:
@@ -166,11 +177,15 @@ def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Calla
         if not Path(config.reward).exists() and (hint := suggestion(config.reward, WITHOUT_MODEL)):
             expected = f"{', '.join(WITHOUT_MODEL)}, a run, a folder of saved weights or a Hub id"
             raise BadInputError("--reward", repr(config.reward), expected, hint)
-        model = RewardModel.from_pretrained(config.reward, device=device)
-        model.check_form(_form(model), instructed=True)
-        make_reward = partial(language_reward, model=model)
-        parts = [part for part in (model.encoder, model.language_reward) if part is not None]
-        identity["weights"] = digest_of(nn.ModuleList(cast(list[nn.Module], parts)))
+        if is_foreign(config.reward):
+            function = open_function(config.reward, device=device, foreign=foreign)
+            make_reward, identity["weights"] = partial(language_reward, model=function), function.files
+        else:
+            model = RewardModel.from_pretrained(config.reward, device=device)
+            model.check_form(_form(model), instructed=True)
+            make_reward = partial(language_reward, model=model)
+            parts = [part for part in (model.encoder, model.language_reward) if part is not None]
+            identity["weights"] = digest_of(nn.ModuleList(cast(list[nn.Module], parts)))
     env = make_env(config.env, size=config.size)
     hint = "its dynamics are the only ones that plans are rolled out in here; `counterpoint.planning` takes any"
     require(isinstance(env, KitchenEnv), f"task {config.env!r}", "a task of another simulator", "kitchen/TASK", hint)

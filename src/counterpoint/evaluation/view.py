@@ -33,10 +33,11 @@ from counterpoint.evaluation.held_out import read_config
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.parameter_types import Computes, Name
-from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
+from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label, form_of
 from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames, embed_text, gains
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
-from counterpoint.workers import in_worker
+from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
+from counterpoint.workers import IN_PROCESS, Foreign, in_worker
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -74,6 +75,7 @@ def view(
     port: int = 0,
     browser: bool = True,
     device: Computes = "cpu",
+    foreign: Foreign = IN_PROCESS,
     dialect: Name = None,
 ) -> None:
     """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
@@ -84,11 +86,12 @@ def view(
     encoder. Disk: only temporary files.
 
     Args:
-        targets: Runs (folders of runs or of saved weights, or Hub ids) and data sets; if no data set is given, the data
-            sets that the runs were trained on.
+        targets: Runs (folders of runs or of saved weights, or Hub ids), models of others (folders of LeRobot reward
+            models, or module:function) and data sets; if no data set is given, those that the runs were trained on.
         port: The port on this machine; 0 selects a free port.
         browser: True to open the page in the machine's browser.
         device: The device that computes, such as cuda.
+        foreign: How models of others run.
         dialect: The dialect of HDF5 files, if the files do not identify it; by default as in the runs that were trained
             on them.
 
@@ -98,7 +101,7 @@ def view(
     """
     uvicorn = import_extra("uvicorn", "view")
     with tempfile.TemporaryDirectory(prefix="counterpoint-view-") as folder:
-        app = Viewer(targets, Path(folder), device, dialect).app()
+        app = Viewer(targets, Path(folder), device, dialect, foreign).app()
         with listen(port) as listener:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             print(f"Open {address} (Ctrl+C ends the server)", flush=True)
@@ -161,12 +164,20 @@ class Viewer:
         folder: A folder for videos while they are read.
         device: The device that computes.
         dialect: The dialect of HDF5 files, if the files do not identify it.
+        foreign: How models of others run.
     """
 
-    def __init__(self, targets: Sequence[str], folder: Path, device: str = "cpu", dialect: str | None = None) -> None:
+    def __init__(
+        self,
+        targets: Sequence[str],
+        folder: Path,
+        device: str = "cpu",
+        dialect: str | None = None,
+        foreign: Foreign = IN_PROCESS,
+    ) -> None:
         require(targets, "view", "nothing to view", "a run or a data set", "name one or several")
         self.folder = folder
-        self.runs: dict[str, RewardModel] = {}
+        self.runs: dict[str, RewardModel | FunctionReward] = {}
         self.objectives: dict[str, str] = {}
         paths: list[Path] = []
         trained: dict[Path, list[dict[str, Any]]] = {}
@@ -176,6 +187,10 @@ class Viewer:
                 continue
             name = Path(target).resolve().name
             name = target if name in self.runs else name
+            if is_foreign(target):
+                self.runs[target] = open_function(target, device=device, foreign=foreign)
+                self.objectives[target] = "a model of others"
+                continue
             self.runs[name] = RewardModel.from_pretrained(target, device=device)
             file = Path(target) / "config.json"
             config = read_config(file) if file.is_file() else {}
@@ -187,7 +202,7 @@ class Viewer:
                 trained.setdefault(Path(data["path"]).resolve(), []).append(config)
         self.sets = [BrowsedSet(path, trained.get(path.resolve(), ()), dialect=dialect) for path in paths or trained]
         self._computing = threading.Lock()
-        self.language = any(model.form != "goal" for model in self.runs.values())
+        self.language = any(form_of(model) != "goal" for model in self.runs.values())
         self._clips: LRUCache[Clip] = LRUCache(KEPT)
 
     def app(self) -> Starlette:
@@ -223,7 +238,7 @@ class Viewer:
         for number, one in enumerate(self.sets):
             N = len(one.store.episodes)
             shown.append((one.path.name, f"/data/{number}", N, self._cards(number, spread(N, AT_HOME).tolist(), {})))
-        runs = [(name, self.objectives[name], MEANING[model.form]) for name, model in self.runs.items()]
+        runs = [(name, self.objectives[name], MEANING[form_of(model)]) for name, model in self.runs.items()]
         names = [*self.runs, *(one.path.name for one in self.sets)]
         return self._page("home", title=", ".join(names), runs=runs, sets=shown)
 
@@ -385,7 +400,10 @@ class Viewer:
             for seen in chunks:
                 frames = seen[""]
                 for name, model in self.runs.items():
-                    embeddings[name].append(embed_frames(model.encoder, seen, model.batch_size))
+                    if isinstance(model, FunctionReward):  # it reads the whole video
+                        embeddings[name].append(frames)
+                    else:
+                        embeddings[name].append(embed_frames(model.encoder, seen, model.batch_size))
                 images |= {at: jpeg(frame) for at, frame in enumerate(frames, done) if at in shown}
                 done += len(frames)
         joined = {name: np.concatenate(parts) for name, parts in embeddings.items()}
@@ -398,16 +416,18 @@ class Viewer:
             require(instruction != against, "the contrary instruction", "the same", "another", "change a word")
         panels = []
         for name, model in self.runs.items():
-            frames = clip.embeddings[name]
-            if model.form == "goal":
-                labels, targets = [OWN_END], frames[-1:]
+            frames, labels = clip.embeddings[name], [OWN_END] if form_of(model) == "goal" else texts
+            if isinstance(model, FunctionReward):
+                with self._computing:
+                    curves = np.stack([model.predict({"": frames}, text).progress for text in labels])
+                known = None
             else:
                 with self._computing:
-                    labels, targets = texts, embed_text(model.encoder, texts)
-            curves = gains(model.score(model.form, frames, targets), model.form)
+                    targets = frames[-1:] if model.form == "goal" else embed_text(model.encoder, texts)
+                curves, known = gains(model.score(model.form, frames, targets), model.form), model.calibration
             rows = [0, *([1 + int(np.argmax(curves[1:, -1]))] if len(labels) > 1 else [])]
-            charts: list[tuple[str, Array, Any]] = [(axis_label(model.form), curves, {"title": name})]
-            if known := model.calibration:
+            charts: list[tuple[str, Array, Any]] = [(axis_label(form_of(model)), curves, {"title": name})]
+            if known is not None and isinstance(model, RewardModel):
                 gained = gains(model.score(known.form, frames, targets), known.form)
                 charts.append(("progress, as calibrated", known.progress_of(gained), {"y_range": (-0.02, 1.02)}))
             order = list(enumerate(rows))[::-1]
@@ -446,7 +466,7 @@ class Viewer:
             title=clip.title,
             message=message,
             view=make_player([*panels, *more], clip.seconds, clip.steps, clip.images),
-            goal=any(model.form == "goal" for model in self.runs.values()),
+            goal=any(form_of(model) == "goal" for model in self.runs.values()),
             instruction=instruction,
             against=against,
             strongest=bool(others) and not against,

@@ -252,7 +252,7 @@ def score_clip(
         BadInputError: If the clip cannot be read, all its frames are the same, or it is too large for a model of
             others.
     """
-    watched, form = _Watched(clip), _form(rewards, goal is not None)
+    watched, form = _Watched(clip), form_of(rewards, goal=goal is not None)
     if isinstance(rewards, RewardModel):
         encoder = rewards.encoder
         targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])
@@ -273,7 +273,8 @@ def score_clip(
     return RewardCurve(clip.path, form, np.concatenate(watched.seconds), tuple(labels), values, watched.images)
 
 
-def _form(rewards: RewardModel | FunctionReward, goal: bool) -> CurveForm:
+def form_of(rewards: RewardModel | FunctionReward, *, goal: bool = False) -> CurveForm:
+    """Return the meaning of a reward's curves, under instructions or a goal."""
     if isinstance(rewards, RewardModel):
         return "goal" if goal else rewards.form
     return "progress" if rewards.progress else "value"
