@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import runpy
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from counterpoint.rewards.sources import FunctionReward, open_reward
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -36,13 +45,57 @@ def test_scripts_are_short() -> None:
         assert len(script.read_text().splitlines()) <= 55, script.name
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "toy_videos.py"))
+MODULES = ("toy_videos.py", "vlm_reward.py")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in MODULES))
 def test_scripts_say_what_they_do(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
         run(name, "--help", monkeypatch=monkeypatch)
     assert f"python examples/{name}" in capsys.readouterr().out
+
+
+class VisionModel(BaseHTTPRequestHandler):
+    """A server in OpenAI's form that judges every frame by its brightness."""
+
+    asked: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body)
+        (*images, _) = body["messages"][0]["content"]
+        jpegs = [base64.b64decode(one["image_url"]["url"].partition(",")[2]) for one in images]
+        light = [float(np.asarray(Image.open(io.BytesIO(jpeg))).mean() / 255) for jpeg in jpegs]
+        answer = {"choices": [{"message": {"content": json.dumps(light)}}]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+def test_a_vision_language_model_behind_an_endpoint_is_a_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), VisionModel)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("VLM_URL", f"http://127.0.0.1:{server.server_port}/v1/chat/completions")
+    monkeypatch.setenv("VLM_MODEL", "a-model")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    frames = np.repeat(np.linspace(0, 255, 22).astype(np.uint8), 16 * 16 * 3).reshape(22, 16, 16, 3)
+    try:
+        reward = open_reward("vlm_reward:progress")
+        assert isinstance(reward, FunctionReward)
+        assert reward.progress
+        np.testing.assert_allclose(reward.predict({"": frames}, "lift").progress, np.linspace(0, 1, 22), atol=0.01)
+        reward.predict({"": frames}, "lift")
+    finally:
+        server.shutdown()
+    (once,) = VisionModel.asked  # the second time, the kept scores answered
+    assert once["model"] == "a-model"
+    assert "Task: lift." in once["messages"][0]["content"][-1]["text"]
+    assert len(once["messages"][0]["content"]) == 9
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ class Foreign:
         """Raise an error for settings that cannot work, before long work begins.
 
         Raises:
-            BadInputError: If there is no such interpreter, or a limit is not positive or has no process to limit.
+            BadInputError: If there is no such interpreter, a limit is not positive, or a memory limit has no process.
         """
         hint = "name the interpreter of the model's environment, such as env/bin/python"
         require(

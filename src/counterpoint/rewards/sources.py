@@ -162,7 +162,7 @@ class EncoderReward:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a reward says about the T frames of a video under one instruction.
+    """The prediction of a reward for the T frames of a video under one instruction.
 
     Attributes:
         progress: The reward's values, progress in [0, 1] if the reward has it.
