@@ -38,6 +38,7 @@ FORMATS = LazyTable(
         "webdataset": f"{_RECOGNITION}:WEBDATASET",
         "bridge": f"{_RECOGNITION}:BRIDGE",
         "mcap": f"{_RECOGNITION}:MCAP",
+        "graded": f"{_RECOGNITION}:GRADED",
         "task_folders": f"{_RECOGNITION}:TASK_FOLDERS",
         "frame_folders": f"{_RECOGNITION}:FRAME_FOLDERS",
     },

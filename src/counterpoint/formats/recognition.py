@@ -210,6 +210,20 @@ VIDEO_FOLDER = Format(
     streams=True,
 )
 
+GRADED_TABLES = ("metadata.jsonl", "metadata.parquet")
+"""The possible names of a table of videos with grades, in the folder of a split."""
+
+GRADED = Format(
+    "graded",
+    "videos with grades",
+    "videos with grades as RoboReward's (test/metadata.jsonl) or Robometer's (metadata.parquet)",
+    lambda path: (
+        path.is_dir() and any((path / one / name).is_file() for one in _visible(path) for name in GRADED_TABLES)
+    ),
+    f"{_ROOM}.graded:GradedStore",
+    splits=f"{_ROOM}.graded:graded_splits",
+)
+
 TASK_FOLDERS = Format(
     "task_folders",
     "videos in a folder per task",

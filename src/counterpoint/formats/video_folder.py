@@ -277,7 +277,7 @@ def _find_manifest(path: Path) -> Path:
 
 def _parse(row: Row, folder: Path, opened: dict[tuple[Path, float | None], Source]) -> Part:
     """Return the episode of a row; `opened` keeps videos and folders, since several rows may name the same one."""
-    instruction, path, rate = row.text("instruction"), _inside(folder, row), row.rate("fps")
+    instruction, path, rate = row.text("instruction"), inside(folder, row), row.rate("fps")
     try:
         if (path, rate) not in opened:
             opened[path, rate] = (FrameFolder if path.is_dir() else Video)(path, folder, rate)
@@ -299,21 +299,21 @@ def _parse(row: Row, folder: Path, opened: dict[tuple[Path, float | None], Sourc
     return Part(EpisodeInfo(stop - first, instruction, fps), source, first)
 
 
-def _inside(folder: Path, row: Row) -> Path:
-    """Return a row's video, which must lie in the manifest's folder even after following symbolic links."""
-    name = row.text("video")
+def inside(folder: Path, row: Row, column: str = "video") -> Path:
+    """Return a row's video, which must lie in the table's folder even after following symbolic links."""
+    name = row.text(column)
     try:
         # A path as Windows writes it, or with accents in the form that other systems write
         forms = (name, name.replace("\\", "/"), *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))
         name = next((form for form in forms if (folder / form).exists()), forms[1])
         plain = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
         video = (folder / name).resolve()
-        inside, there = plain and video.is_relative_to(folder), video.exists() and video != folder
+        within, there = plain and video.is_relative_to(folder), video.exists() and video != folder
     except (OSError, ValueError, RuntimeError):  # not a valid path: too long, a null byte, a loop of links
-        raise row.error("video", name, "a path") from None
-    hint = "copy the video into the folder and name it relative to the manifest, or remove this row"
+        raise row.error(column, name, "a path") from None
+    hint = "copy the video into the folder and name it relative to the table, or remove this row"
     found = "an absolute path" if PurePosixPath(name).is_absolute() else "which leaves the folder"
-    require(inside, row.where, f"video = {name!r}, {found}", f"a path relative to {folder}, and inside it", hint)
+    require(within, row.where, f"{column} = {name!r}, {found}", f"a path relative to {folder}, and inside it", hint)
     if not there and (close := _similar(folder, name)):
         hint = f"name it {close!r}, or remove this row"
     require(there, row.where, f"no file {name!r}", f"a video or a folder of frames in {folder}", hint)

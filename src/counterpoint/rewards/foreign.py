@@ -49,7 +49,7 @@ class LeRobotScorer:
     A model of videos scores the first t frames for up to `PREFIXES` values of t, as LeRobot's own scripts do:
     `config.max_frames` of them, evenly spread, since such a model would keep only the newest. Beginnings of equal
     length are one batch, [B, n, 3, H, W]. A classifier (`config.num_classes`) scores all frames as one batch, [T, 3, H,
-    W]. SARM, which has `observation_delta_indices`, scores the frames around t and is told their number. Pixels are
+    W]. SARM (`observation_delta_indices`) scores the frames around t and reads their number. Pixels are
     floats in [0, 1].
 
     Args:
