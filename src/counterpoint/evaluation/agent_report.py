@@ -23,13 +23,13 @@ from counterpoint.encoders.card import write_results
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import import_extra, require
-from counterpoint.evaluation.compare import TEMPLATES, breakable
+from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.held_out import read_config, read_metrics
 from counterpoint.evaluation.rollout import RESULT
 from counterpoint.evaluation.statistics import Estimate, seeds_interval
 from counterpoint.files import read_object, write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.rewards.page import Line, line_chart, padded, render, signed
+from counterpoint.rewards.page import Line, breakable, line_chart, padded, render, signed
 
 Array = NDArray[np.float64]
 Curve = dict[int, float]

@@ -9,7 +9,6 @@ frame. The classifier reads the features of a frozen backbone, or else the encod
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from counterpoint.data.store import EpisodeStore, camera_names
@@ -29,12 +28,13 @@ from counterpoint.evaluation.bench import Heatmap
 from counterpoint.evaluation.comparison import Comparison, compare
 from counterpoint.evaluation.definitions import REWARD, spelt
 from counterpoint.evaluation.embedded import RECORDED
+from counterpoint.evaluation.grades import compare_grades
 from counterpoint.evaluation.held_out import open_training, open_unseen, read_config, trains_on
 from counterpoint.files import write_atomically
-from counterpoint.formats import split_names
+from counterpoint.formats import recognise, split_names
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, Embedder, FrozenPart, RewardModel, embed_frames, embed_steps
-from counterpoint.rewards.page import render, signed
+from counterpoint.rewards.page import breakable, render, signed
 from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Frames, Reward, open_reward
 from counterpoint.workers import IN_PROCESS, Foreign
 
@@ -92,6 +92,9 @@ def compare_command(
         name: [open_reward(source, name=name, device=device, foreign=foreign) for source in sources]
         for name, sources in rewards.items()
     }
+    if recognise(data).name == "graded":
+        options: dict[str, Any] = {"max_videos": max_videos, "max_frames": max_frames, "seed": seed}
+        return compare_grades(opened, data, out, split=split, **options)
     files = {name: [Path(source) / "config.json" for source in sources] for name, sources in rewards.items()}
     configs = {name: [read_config(file) for file in found if file.is_file()] for name, found in files.items()}
     settings: dict[str, Any] = {"max_videos": max_videos, "max_frames": max_frames, "seed": seed, "dialect": dialect}
@@ -297,11 +300,6 @@ def page_values(comparison: Comparison) -> dict[str, Any]:
         "spelt": spelt,
         "breakable": breakable,
     }
-
-
-def breakable(name: str) -> Markup:
-    """Return a name as HTML with line breaks allowed only after punctuation, not within words."""
-    return Markup(re.sub(r"([:._/-])", r"\1<wbr>", str(escape(name))))
 
 
 def shown(heatmap: Heatmap, title: str) -> dict[str, Any]:

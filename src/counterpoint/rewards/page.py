@@ -10,6 +10,7 @@ import base64
 import io
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -291,6 +292,11 @@ def jpeg(frame: UInt8[NDArray[np.uint8], "H W 3"], *, side: int = 320, quality: 
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, optimize=True)
     return buffer.getvalue()
+
+
+def breakable(name: str) -> Markup:
+    """Return a name as HTML with line breaks allowed only after punctuation, not within words."""
+    return Markup(re.sub(r"([:._/-])", r"\1<wbr>", str(escape(name))))
 
 
 def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
