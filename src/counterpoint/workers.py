@@ -45,7 +45,7 @@ class Foreign:
         """Raise an error for settings that cannot work, before long work begins.
 
         Raises:
-            BadInputError: If there is no such interpreter, or if a limit is not positive.
+            BadInputError: If the interpreter does not exist, or if a limit is not positive.
         """
         hint = "name the interpreter of the model's environment, such as env/bin/python"
         require(

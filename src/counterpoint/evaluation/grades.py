@@ -95,7 +95,7 @@ def compare_grades(
         seed: Random seed of samples and resamples.
 
     Raises:
-        BadInputError: If there is no such split, or every reward fails.
+        BadInputError: If the split does not exist, or if all rewards fail.
     """
     splits = split_names(data)
     chosen = split or next((name for name in ("test", "val") if name in splits), None)
