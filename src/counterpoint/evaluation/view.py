@@ -12,14 +12,12 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import numpy as np
-from jaxtyping import Float
 from markupsafe import Markup
 from numpy.typing import NDArray
 from tyro.conf import Positional, arg
@@ -27,14 +25,15 @@ from tyro.conf import Positional, arg
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet
+from counterpoint.evaluation.clip import Clip, panels_of
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.parameter_types import Computes, Name
-from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label, form_of
-from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames, embed_text, gains
+from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, form_of
+from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
 from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker
@@ -66,7 +65,6 @@ HEADERS = {
 }
 FILTER = ("find", "success", "split")
 """Keys of a query that filter episodes."""
-OWN_END = "its own last frame"
 
 
 def view(
@@ -128,32 +126,6 @@ def listen(port: int) -> socket.socket:
         raise BadInputError("--port", f"{port} ({error})", "a free port", "leave it out: a free one is taken") from None
     listener.listen()
     return listener
-
-
-@dataclass(frozen=True)
-class Clip:
-    """A video or an episode, read and embedded.
-
-    Attributes:
-        title: The clip's instruction, or the name of its file.
-        seconds: Time of each of the T scored frames.
-        steps: Step number of each of the T frames.
-        length: Number of all frames of the video.
-        images: JPEGs of some frames, keyed by the frame's index among the T.
-        embeddings: For each run, the embeddings of the frames, [T, D].
-    """
-
-    title: str
-    seconds: list[float]
-    steps: list[int]
-    length: int
-    images: dict[int, bytes]
-    embeddings: dict[str, Float[Array, "T D"]]
-
-    @property
-    def bytes(self) -> int:
-        """The clip's memory in bytes."""
-        return sum(map(len, self.images.values())) + sum(values.nbytes for values in self.embeddings.values())
 
 
 class Viewer:
@@ -411,33 +383,12 @@ class Viewer:
 
     def _panels(self, clip: Clip, instruction: str, against: str, others: Sequence[str]) -> list[Panel]:
         """Return each run's charts of reward and progress, for `instruction` and `against` or the strongest rival."""
+        texts: list[str] = []
         if self.language:
             texts = check_instructions([instruction, *([against] if against else others)])
             require(instruction != against, "the contrary instruction", "the same", "another", "change a word")
-        panels = []
-        for name, model in self.runs.items():
-            frames, labels = clip.embeddings[name], [OWN_END] if form_of(model) == "goal" else texts
-            if isinstance(model, FunctionReward):
-                with self._computing:
-                    curves = np.stack([model.predict({"": frames}, text).progress for text in labels])
-                known = None
-            else:
-                with self._computing:
-                    targets = frames[-1:] if model.form == "goal" else embed_text(model.encoder, texts)
-                curves, known = gains(model.score(model.form, frames, targets), model.form), model.calibration
-            rows = [0, *([1 + int(np.argmax(curves[1:, -1]))] if len(labels) > 1 else [])]
-            charts: list[tuple[str, Array, Any]] = [(axis_label(form_of(model)), curves, {"title": name})]
-            if known is not None and isinstance(model, RewardModel):
-                gained = gains(model.score(known.form, frames, targets), known.form)
-                charts.append(("progress, as calibrated", known.progress_of(gained), {"y_range": (-0.02, 1.02)}))
-            order = list(enumerate(rows))[::-1]
-            for meaning, values, options in charts:
-                lines = [
-                    Line(clip.seconds, values[row].tolist(), f"c{at}", labels[row], live=True) for at, row in order
-                ]
-                summary = f"{meaning} of {clip.title} by {name}: {', '.join(labels[row] for row in rows)}"
-                panels.append(Panel(lines, meaning, summary[:1].upper() + summary[1:], **options))
-        return panels
+        with self._computing:
+            return [panel for name, model in self.runs.items() for panel in panels_of(name, model, clip, texts)]
 
     def _clip_page(
         self, clip: Clip, instruction: str, against: str, rivals: Sequence[str], more: Sequence[Panel], **values: Any
