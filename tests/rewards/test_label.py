@@ -355,6 +355,38 @@ def test_the_end_says_how_good_the_labels_are(changes: dict[str, Any], expected:
     assert expected in labels_in_words(known.model_copy(update=changes), columns, last, "episodes")
 
 
+def test_labels_are_lerobot_s_proposed_signals(data: Path, model: Path, tmp_path: Path) -> None:
+    plain = pq.read_table(label(data, model=model, out=tmp_path / "x.parquet", anyway=True))
+    path = label(data, model=model, signals=True, anyway=True)
+    assert path == data / "reward_signals" / "drawer.parquet"
+    file = pq.ParquetFile(path)
+    table = file.read()
+    names = sorted(f"reward.counterpoint.{name}" for name in ("progress", "reward", "gain", "unlike_training"))
+    assert table.column_names[:3] == ["index", "episode_index", "frame_index"]
+    assert set(names) <= set(table.column_names[3:])
+    assert table.column_names[3:] == sorted(table.column_names[3:])
+    assert table["reward.counterpoint.progress"].to_pylist() == plain["progress_sparse"].to_pylist()
+    assert file.num_row_groups == 16
+    assert file.read_row_group(3)["episode_index"].unique().to_pylist() == [3]
+    about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    assert about["lerobot.scores.format"] == "lerobot.frame_signals"
+    assert about["lerobot.scores.schema_version"] == "1"
+    described = json.loads(about["lerobot.scores.descriptors"])
+    assert sorted(described) == table.column_names[3:]
+    assert described["reward.counterpoint.progress"] == {
+        "description": "progress of the episode's task", "direction": "higher", "bounds": [0.0, 1.0], "unit": None,
+        "allow_nan": False,
+    }  # fmt: skip
+    origin = json.loads(about["lerobot.scores.provenance"])
+    assert origin["dataset"] == {"repo_id": "data", "revision": None, "total_episodes": 16, "total_frames": 160}
+    assert origin["scoring"]["model"]["id"] == "drawer"
+    assert about["lerobot.scores.provenance"] == json.dumps(origin, sort_keys=True, separators=(",", ":"))
+    with pytest.raises(BadInputError, match="labels already there"):
+        label(data, model=model, signals=True, anyway=True)
+    with pytest.raises(BadInputError, match="--signals"):
+        label(data, model=model, signals=True, feature="next.progress", out=tmp_path / "copy")
+
+
 MODULE = """
 import numpy as np
 

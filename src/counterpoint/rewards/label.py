@@ -47,6 +47,7 @@ from counterpoint.formats.base import require_new
 from counterpoint.formats.lerobot.additions import copy_with_feature
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.reader import LeRobotStore
+from counterpoint.formats.lerobot.signals import FOLDER, Signal, write_signals
 from counterpoint.formats.lerobot.tables import CHECKED
 from counterpoint.parameter_types import Computes, File, Image, Model, Name, Names, Number, Text
 from counterpoint.provenance import provenance
@@ -63,6 +64,7 @@ def label(
     model: Model,
     out: Annotated[Path | None, arg(metavar="PATH")] = None,
     feature: Name = None,
+    signals: bool = False,
     cameras: Names = (),
     instruction: Text = None,
     text_file: File = None,
@@ -91,6 +93,8 @@ def label(
         out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set. With
             `feature`, the folder of the copy.
         feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
+        signals: Write LeRobot's proposed sidecar DATA/reward_signals/MODEL.parquet instead, with signals such as
+            reward.counterpoint.progress, their descriptions and their provenance.
         cameras: Cameras whose rewards are averaged; by default the cameras of the run's training, or the data's first
             camera.
         instruction: One instruction for all episodes, overriding their own.
@@ -120,7 +124,7 @@ def label(
     segments: Segments = "task" if trained.get("segments") == "task" and goal is None else "episode"
     store = by_segments(open_dataset(data, dialect=dialect), segments)
     first = camera_names(None, store)  # data without images are refused
-    target = _target(data, str(model), out, feature, overwrite)
+    target = _target(data, str(model), out, feature, overwrite, signals=signals)
     for camera in cameras:
         check_camera(camera, store)
     every, image = range(len(store.episodes)), None if goal is None else read_goal(goal)
@@ -144,7 +148,7 @@ def label(
         seconds = time.perf_counter() - started
         table, words, still = _table(labeller, files, store)
         if feature is None:
-            _write_parquet(table, parts / "whole.parquet", target)
+            _write_parquet(table, parts / "whole.parquet", target, signals=signals)
         else:
             copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
         shutil.rmtree(parts)
@@ -156,9 +160,12 @@ def label(
     return target
 
 
-def _target(data: Path, model: str, out: Path | None, feature: str | None, overwrite: bool) -> Path:
+def _target(
+    data: Path, model: str, out: Path | None, feature: str | None, overwrite: bool, *, signals: bool = False
+) -> Path:
     """Return the file or folder to write; raise an error if it exists, unless it may be overwritten."""
     kind = recognise(data)
+    require(not (signals and feature), "--signals", f"--feature {feature} beside it", "one of them", "leave one out")
     if feature is not None:
         found, hint = f"a {kind.title} data set", f"convert it first: counterpoint data convert {data} OUT"
         info = read_info(data) if kind.name == "lerobot" else None
@@ -173,7 +180,8 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
     if out is None:
         hint = "name a file: --out labels.parquet"
         require(kind.name == "lerobot", "--out", f"nothing, for a {kind.title}", "a file to write", hint)
-        out = data / f"{Path(model_name(model)).name}_progress.parquet"
+        name = Path(model_name(model)).name
+        out = data / FOLDER / f"{name}.parquet" if signals else data / f"{name}_progress.parquet"
     require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
     require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")
     return out
@@ -257,7 +265,29 @@ def model_name(model: str) -> str:
     return folder.parent.name if inside else folder.name
 
 
-def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:
-    pq.write_table(table, made, **CHECKED)
+SIGNALS = {
+    "progress_sparse": ("progress", Signal("progress of the episode's task", "higher", (0.0, 1.0))),
+    "reward": ("reward", Signal("raw reward of the calibrated form", "higher")),
+    "gain": ("gain", Signal("reward gained since the first frame", "higher")),
+    "segment": ("segment", Signal("number of the frame's segment in its episode")),
+    "stage": ("stage", Signal("number of the stage that the frame belongs to")),
+    "success": ("success", Signal("true once the task counts as done", "higher")),
+    "unlike_training": ("unlike_training", Signal("true for a frame unlike the training data", "lower")),
+}
+"""Columns of labels as signals: their names, which begin with `reward.counterpoint.`, and descriptions."""
+
+
+def _write_parquet(table: pa.Table, made: Path, path: Path, *, signals: bool) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if signals:
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+        told = {f"reward.counterpoint.{name}": signal for key, (name, signal) in SIGNALS.items() if key in columns}
+        columns |= {f"reward.counterpoint.{name}": columns[key] for key, (name, _) in SIGNALS.items() if key in columns}
+        about = json.loads(table.schema.metadata[b"counterpoint"])
+        named = {"type": "counterpoint", "id": table.schema.metadata[b"reward_model_path"].decode()}
+        scoring = {"model": named | {"files": about.pop("model")}, "scorer": {"version": 1, "options": about}}
+        write_signals(made, columns, told, scoring, path.parent.parent.name)
+    else:
+        pq.write_table(table, made, **CHECKED)
     flush(made)
     made.replace(path)
