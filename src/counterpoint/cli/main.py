@@ -106,6 +106,7 @@ COMMANDS = Group(
         "plan": Command("counterpoint.evaluation.plan:plan", continues=True, needs=STATISTICS),
         "reward": Command("counterpoint.rewards.curves:reward_command", needs=PAGES),
         "label": Command("counterpoint.rewards.label:label", continues=True),
+        "rank": Command("counterpoint.evaluation.rank:rank", needs=PAGES),
         "embed": Command("counterpoint.encoders.embed:embed", continues=True),
         "compare": Command("counterpoint.training.compare:compare", continues=True, needs=REPORTS),
         "report": Command("counterpoint.evaluation.report:write_report", needs=REPORTS),

@@ -74,7 +74,7 @@ class WatchedReward(EncoderReward):
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Store the embedded video and its curves. Arguments and result are those of `EncoderReward.watch`."""
-        self.seen.append(self._embedded(frames, shared))
+        self.seen.append(self.embedded(frames, shared))
         self.curves.append(super().watch(frames, shared))
         return self.curves[-1]
 

@@ -92,7 +92,7 @@ class EncoderReward:
         """Embed the video once; all curves are computed from these embeddings."""
         if (judge := self.judges.get(shared.get(EPISODE, -1))) is not None:
             return judge.watch(frames, shared)
-        model, embedded = self.model, self._embedded(frames, shared)
+        model, embedded = self.model, self.embedded(frames, shared)
 
         def curves(
             steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
@@ -111,7 +111,8 @@ class EncoderReward:
 
         return curves
 
-    def _embedded(self, frames: Frames, shared: dict[Any, Any]) -> Float[Array, "T *C D"]:
+    def embedded(self, frames: Frames, shared: dict[Any, Any]) -> Float[Array, "T *C D"]:
+        """Return the embeddings of a video; arguments are those of `watch`."""
         encoder = self.model.encoder
         if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
             if id(encoder) not in shared:
