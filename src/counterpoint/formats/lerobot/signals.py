@@ -32,7 +32,7 @@ class Signal:
     """The description of a signal.
 
     Attributes:
-        description: What it is, in words.
+        description: The signal in words.
         direction: `higher` or `lower` is better, or `none`.
         bounds: Its smallest and largest value, if they are known.
         unit: Its unit.
@@ -55,7 +55,7 @@ def write_signals(
         path: The file.
         columns: `PLACES` and the signals, one value a frame, episode after episode.
         signals: The description of every signal.
-        scoring: What made the signals.
+        scoring: The model and the settings that made the signals.
         repo_id: The data set's name.
     """
     episodes = np.asarray(columns["episode_index"])
