@@ -35,7 +35,8 @@ from counterpoint.errors import require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.formats import open_dataset, split_names
-from counterpoint.rewards.model import RewardModel, cosine, embed_text, potential
+from counterpoint.rewards.embedding import embed_text
+from counterpoint.rewards.model import RewardModel, cosine, potential
 from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe

@@ -25,8 +25,9 @@ from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import encode_video
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
+from counterpoint.rewards.embedding import STATE, observed, states_of
 from counterpoint.rewards.label import label
-from counterpoint.rewards.model import STATE, gains, observed, states_of, transition_score
+from counterpoint.rewards.model import gains, transition_score
 from counterpoint.training.train import train
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words

@@ -103,6 +103,34 @@ def test_the_value_at_a_frame_depends_on_frames_up_to_it_alone(form: RewardForm)
         np.testing.assert_allclose(curve(model, part(whole, steps)), found[:steps], atol=1e-6)
 
 
+@pytest.mark.parametrize("form", ["potential", "transition"])
+def test_a_stream_has_the_values_of_the_whole_video(form: RewardForm) -> None:
+    model, one = calibrated(form), episode(INSTRUCTIONS[0], 15, seed=99)
+    frames = one.frames["front"]
+    stream = model.stream(one.instruction)
+    moments = [stream.add(frame) for frame in frames]
+    np.testing.assert_allclose([each.reward for each in moments], model.reward(frames, one.instruction), atol=1e-6)
+    np.testing.assert_allclose(
+        [each.progress or 0.0 for each in moments], model.progress(frames, one.instruction), atol=1e-6
+    )
+    assert [each.success for each in moments] == model.success(frames, one.instruction).tolist()
+    cameras = model.stream(one.instruction)
+    both = [cameras.add({"front": frame, "side": frame[::-1]}) for frame in frames]
+    whole = model.reward({"front": frames, "side": frames[:, ::-1]}, one.instruction)
+    np.testing.assert_allclose([each.reward for each in both], whole, atol=1e-6)
+
+
+def test_a_stream_refuses_frames_of_another_size_and_empty_words() -> None:
+    model = seeing("potential")
+    stream, frame = model.stream("push"), np.zeros((32, 32, 3), np.uint8)
+    assert stream.add(frame).progress is None  # it has no calibration
+    for bad in (frame[:16], {"front": frame}, frame[..., 0]):
+        with pytest.raises(BadInputError, match="as the first frame"):
+            stream.add(bad)
+    with pytest.raises(BadInputError, match="instruction"):
+        model.stream(" ")
+
+
 def test_without_failures_the_threshold_is_a_quantile_and_says_so() -> None:
     alone, held_out = calibrated("potential").calibration, calibrated("potential", store(each=2)).calibration
     assert alone is not None

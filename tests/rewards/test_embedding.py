@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.rewards.model import check_frames, check_instructions, embed_frames, embed_text
+from counterpoint.rewards.embedding import check_frames, check_instructions, embed_frames, embed_text
 
 
 class Watched(nn.Module):

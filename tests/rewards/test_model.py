@@ -14,7 +14,8 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.model import embed_frames, embed_text, potential, transition
+from counterpoint.rewards.embedding import embed_frames, embed_text
+from counterpoint.rewards.model import potential, transition
 from tests.encoders.saved_kinds import write_digests
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, episode
 from tests.evaluation.fake_run import quick_words

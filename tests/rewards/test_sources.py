@@ -16,8 +16,8 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.embedding import STATE
 from counterpoint.rewards.foreign import LeRobotScorer
-from counterpoint.rewards.model import STATE
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, TolerantReward, constant, open_reward, ramp
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
 from tests.evaluation.fake_run import quick_words

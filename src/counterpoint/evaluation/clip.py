@@ -11,7 +11,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.rewards.curves import axis_label, form_of
-from counterpoint.rewards.model import RewardModel, embed_text, gains
+from counterpoint.rewards.embedding import embed_text
+from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.rewards.page import Line, Panel
 from counterpoint.rewards.sources import FunctionReward
 

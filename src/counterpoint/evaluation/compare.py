@@ -33,7 +33,8 @@ from counterpoint.evaluation.held_out import open_training, open_unseen, read_co
 from counterpoint.files import write_atomically
 from counterpoint.formats import recognise, split_names
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import STATE, Embedder, FrozenPart, RewardModel, embed_frames, embed_steps
+from counterpoint.rewards.embedding import STATE, Embedder, FrozenPart, embed_frames, embed_steps
+from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.page import breakable, render, signed
 from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Frames, Reward, open_reward
 from counterpoint.workers import IN_PROCESS, Foreign

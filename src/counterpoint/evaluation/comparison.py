@@ -21,7 +21,7 @@ from counterpoint.evaluation.definitions import REWARD
 from counterpoint.evaluation.embedded import RECORDED
 from counterpoint.evaluation.statistics import Drawn, Estimate, as_share, seeds_interval
 from counterpoint.provenance import provenance
-from counterpoint.rewards.model import check_instructions
+from counterpoint.rewards.embedding import check_instructions
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, TolerantReward, constant, ramp
 
 Array = NDArray[np.float64]

@@ -18,7 +18,8 @@ from counterpoint.errors import require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.statistics import Drawn, Estimate, drawn_mean, resample_weights
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import Embedder, check_instructions, cosine, embed_steps, embed_text, potential
+from counterpoint.rewards.embedding import Embedder, check_instructions, embed_steps, embed_text
+from counterpoint.rewards.model import cosine, potential
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -33,7 +33,7 @@ from counterpoint.formats import split_names
 from counterpoint.formats.graded import GRADES, GradedStore
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
-from counterpoint.rewards.model import STATE, reads_state, states_of
+from counterpoint.rewards.embedding import STATE, reads_state, states_of
 from counterpoint.rewards.page import breakable, render, signed
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, TolerantReward
 

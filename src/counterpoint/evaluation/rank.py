@@ -36,7 +36,8 @@ from counterpoint.files import write_atomically
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.parameter_types import Computes, Model, Name, Names
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import STATE, late_fusion, reads_state, states_of
+from counterpoint.rewards.embedding import STATE, reads_state, states_of
+from counterpoint.rewards.model import late_fusion
 from counterpoint.rewards.page import Line, Panel, breakable, jpeg, make_player, render, signed
 from counterpoint.rewards.sources import EncoderReward, Reward, open_reward
 from counterpoint.workers import IN_PROCESS, Foreign

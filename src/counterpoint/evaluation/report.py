@@ -39,7 +39,8 @@ from counterpoint.evaluation.trajectories import (
 from counterpoint.files import write_atomically
 from counterpoint.parameter_types import Computes, File, Name
 from counterpoint.rewards.curves import MEANING, axis_label
-from counterpoint.rewards.model import RewardModel, embed_text
+from counterpoint.rewards.embedding import embed_text
+from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render
 from counterpoint.rewards.sources import Curves, EncoderReward, Frames
 

@@ -33,7 +33,8 @@ from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.parameter_types import Computes, Name
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, form_of
-from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames
+from counterpoint.rewards.embedding import STATE, check_instructions, embed_frames
+from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
 from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker

@@ -22,7 +22,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.calibration import Calibration, RewardForm, averaged, best_f1, isotonic
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import RewardModel, embed_steps, embed_text, gains
+from counterpoint.rewards.embedding import embed_steps, embed_text
+from counterpoint.rewards.model import RewardModel, gains
 
 Array = NDArray[np.float64]
 

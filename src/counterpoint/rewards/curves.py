@@ -22,8 +22,9 @@ from counterpoint.formats import open_dataset, read_episode_part
 from counterpoint.formats.video import read_part
 from counterpoint.parameter_types import Computes, File, Image, Model, Name, Text
 from counterpoint.progress import ProgressBar
+from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, reads_state
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
-from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
+from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, line_image, make_player, render, signed
 from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker

@@ -29,7 +29,8 @@ from counterpoint.data.episode import Array
 from counterpoint.data.resize import as_rgb, channel_axis
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import require, require_known
-from counterpoint.rewards.model import STATE, Embedder, RewardModel, check_instructions, embed_frames, reads_state
+from counterpoint.rewards.embedding import STATE, Embedder, check_instructions, embed_frames, reads_state
+from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.sources import FunctionReward
 
 Embedded = NDArray[np.float64]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import says_nothing, visible
 from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import decode_image, read_bytes
-from counterpoint.rewards.model import Embedder, check_instructions, cosine, embed_text
+from counterpoint.rewards.embedding import Embedder, check_instructions, embed_text
+from counterpoint.rewards.model import cosine
 
 _GOALS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image

@@ -24,7 +24,8 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import MissingExtraError, require
 from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.policies.lerobot_plugin import SavedWithProcessors, make_counterpoint_pre_post_processors
-from counterpoint.rewards.model import STATE, RewardModel
+from counterpoint.rewards.embedding import STATE
+from counterpoint.rewards.model import RewardModel
 
 try:
     from lerobot.configs import FeatureType, PolicyFeature

@@ -15,11 +15,11 @@ the state together with each camera's images, under the key `STATE`, as in an en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,14 +27,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from counterpoint.data.episode import visible
-from counterpoint.data.store import EpisodeStore
-from counterpoint.encoders import dual
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import further_weights, saved_kind
 from counterpoint.encoders.weights import fit_weights
 from counterpoint.errors import require
+from counterpoint.rewards.embedding import STATE, Embedder, embed_frames, embed_text
 
 Array = NDArray[np.float64]
 Video = TypeVar("Video", NDArray[Any], Tensor)
@@ -43,30 +41,8 @@ SegmentScore = Callable[[Array, Array, Array], Array]
 """(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment for each text, [N, L]."""
 LANGUAGE_REWARD = "language_reward"
 """Name of the weights of R3M's perceptron in the folder of a saved encoder."""
-STATE = "state"
-"""Key of the robot's state [T, S] in a mapping of cameras to frames; encoders that read only images ignore it."""
 STILL = 1e-5
 """Embeddings count as equal if their distance is below this share of their length (float32 networks' precision)."""
-
-
-class Embedder(Protocol):
-    """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one.
-
-    An encoder whose `reads_state` is true takes the robot's state [T, S] in addition to the frames.
-    """
-
-    def encode_image(self, frames: Tensor, /) -> Tensor:
-        """Return raw embeddings [T, D] of frames [T, H, W, 3], uint8 or float in [0, 1]."""
-
-    def encode_text(self, text: Sequence[str], /) -> Tensor:
-        """Return raw embeddings [L, D] of L texts."""
-
-
-class FrozenPart:
-    """The frozen backbone of an encoder as an `Embedder`, whose embeddings are the backbone's features."""
-
-    def __init__(self, encoder: DualEncoder) -> None:
-        self.encode_image, self.encode_text = encoder.features, encoder.encode_text
 
 
 def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array, "N L"]:
@@ -136,131 +112,6 @@ def gains(curve: Float[Array, "L T"], form: str) -> Float[Array, "L T"]:
     gave the level a meaning.
     """
     return curve - curve[:, :1] if form in ("potential", "goal") else curve
-
-
-def embed_frames(
-    encoder: Embedder, frames: NDArray[Any] | Tensor | Mapping[str, Any], batch_size: int = 64
-) -> Float[Array, "T *C D"]:
-    """Return raw embeddings of frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1], `batch_size` at a time.
-
-    `frames` may map C cameras to frames of any sizes, which gives [T, C, D], or [T, D] for one camera. For an encoder
-    that reads the robot's state, the mapping must hold the state [T, S] under `STATE`.
-
-    Raises:
-        BadInputError: If frames have another dtype, shape or range, if cameras have unequal numbers of frames, or if
-            there is no state for an encoder that reads it.
-    """
-    given = frames if isinstance(frames, Mapping) else {"": frames}
-    state, views = given.get(STATE), {camera: check_frames(view) for camera, view in given.items() if camera != STATE}
-    found = ", ".join(f"{len(view)} of {camera}" for camera, view in views.items()) or "no camera"
-    even = len({len(view) for view in views.values()}) == 1
-    require(even, "frames", found, "as many frames of every camera", "give the same steps of each")
-    each = [_embed_view(encoder, view, state, batch_size) for view in views.values()]
-    return np.stack(each, axis=1) if len(each) > 1 else each[0]
-
-
-def reads_state(encoder: object) -> bool:
-    """Return True if an encoder reads the robot's state together with each image."""
-    return bool(getattr(encoder, "reads_state", False))
-
-
-def _embed_view(encoder: Any, frames: Tensor, state: Any, batch_size: int) -> Float[Array, "T D"]:
-    parts = [torch.split(frames, batch_size)]
-    if reads_state(encoder):
-        known = state is not None and len(state) == len(frames)
-        found = "images alone" if state is None else f"{len(state)} states for {len(frames)} images"
-        hint = f'give a mapping: {{"camera": frames, "{STATE}": state}}; bare videos and goal images have none'
-        require(known, "state", found, "the robot's state beside each image, which this model reads", hint)
-        parts.append(torch.split(torch.as_tensor(state).float(), batch_size))
-    with _evaluating(encoder) as device:
-        pieces = [encoder.encode_image(*(part.to(device) for part in some)) for some in zip(*parts, strict=True)]
-        return np.asarray(torch.cat([piece.double().cpu() for piece in pieces]))
-
-
-def observed(
-    encoder: object, store: EpisodeStore, episode: int, steps: NDArray[np.int64], views: Sequence[str | None] = (None,)
-) -> dict[str, NDArray[Any]]:
-    """Return an encoder's inputs at an episode's steps: the frames of each view, and the state if the encoder reads it.
-
-    Raises:
-        BadInputError: If the encoder reads the state, and the episode has none.
-    """
-    seen = {view or "": store.frames(episode, steps, view) for view in views}
-    return seen | ({STATE: states_of(store, episode)[steps]} if reads_state(encoder) else {})
-
-
-def states_of(store: EpisodeStore, episode: int) -> Float[NDArray[np.float32], "T S"]:
-    """Return the states of an episode for a model that reads them; raise an error if the episode has none."""
-    state = store.state(episode)
-    expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
-    require(state is not None, f"episode {episode}", "no state", expected, hint)
-    assert state is not None
-    return state
-
-
-def embed_steps(
-    encoder: Any,
-    store: EpisodeStore,
-    episode: int,
-    steps: NDArray[np.int64],
-    views: Sequence[str | None] = (None,),
-    batch_size: int = 64,
-) -> Float[Array, "T D"] | Float[Array, "T C D"]:
-    """Return raw embeddings of an episode's steps, from its frames or, if the store holds them, from its features.
-
-    Args:
-        encoder: The encoder; features in the store must come from its frozen backbone.
-        store: Episodes.
-        episode: Number of the episode.
-        steps: T steps of the episode.
-        views: C cameras, by default the store's first camera; one camera gives [T, D].
-        batch_size: Number of frames encoded at once.
-    """
-    features = store.features(episode)
-    if features is None:
-        return embed_frames(encoder, observed(encoder, store, episode, steps, views), batch_size)
-    parts = [features[steps, 0], *([states_of(store, episode)[steps]] if reads_state(encoder) else [])]
-    with _evaluating(encoder) as device:
-        return np.asarray(encoder.embed_features(*(torch.from_numpy(x).to(device) for x in parts)).double().cpu())
-
-
-def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L D"]:
-    """Return raw embeddings of L texts.
-
-    Raises:
-        BadInputError: If there is no text, or a text is empty or not a string.
-    """
-    with _evaluating(encoder):
-        return np.asarray(encoder.encode_text(check_instructions(texts)).double().cpu())
-
-
-def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
-    """Return frames as a tensor [T, H, W, 3]; the dtype implies the range: uint8 in [0, 255], float32 in [0, 1].
-
-    Raises:
-        BadInputError: If the frames are anything else.
-    """
-    known = isinstance(frames, Tensor) or (isinstance(frames, np.ndarray) and frames.dtype.kind in "biuf")
-    found = f"{frames.dtype} {list(frames.shape)}" if known else type(frames).__name__
-    hint = "give the frames of one video: np.stack(frames)"
-    require(known and frames.ndim == 4 and len(frames), "frames", found, "numbers [T, H, W, 3], T at least 1", hint)
-    pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
-    pixels = dual.channels_last(pixels)
-    dual.check_frames(pixels)
-    return pixels if pixels.dtype == torch.uint8 else pixels.float()
-
-
-def check_instructions(instructions: str | Sequence[str]) -> list[str]:
-    """Return one instruction or several as a list.
-
-    Raises:
-        BadInputError: If there is no instruction, or an instruction is empty or not text.
-    """
-    texts = [instructions] if isinstance(instructions, str) else instructions
-    good = isinstance(texts, Sequence) and not isinstance(texts, bytes) and len(texts) > 0
-    good = good and all(isinstance(text, str) and visible(text) for text in texts)
-    require(good, "instruction", repr(instructions), "text that is not empty", "say what should happen, in words")
-    return list(texts)
 
 
 class RewardModel:
@@ -388,6 +239,14 @@ class RewardModel:
         reached = calibration.success
         return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
 
+    def stream(self, instruction: str) -> RewardStream:
+        """Return the reward of a video that arrives frame by frame, such as a camera's.
+
+        Raises:
+            BadInputError: If the instruction is empty, or the model needs a goal instead of instructions.
+        """
+        return RewardStream(self, instruction)
+
     def novelty(self, frames: Video | Mapping[str, Video]) -> Video:
         """Return the distance [T] of frames [T, H, W, 3] from the training data; above 1, they are unlike the data."""
         embedded = embed_frames(self.encoder, frames, self.batch_size)
@@ -462,6 +321,64 @@ class RewardModel:
         return potential(frames, targets)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """A frame of a stream.
+
+    Attributes:
+        reward: The reward at the frame, as by `RewardModel.reward`.
+        progress: Progress in [0, 1]; `None` for a model without a calibration.
+        success: True if progress reaches the success threshold; `None` for a model without a calibration.
+    """
+
+    reward: float
+    progress: float | None
+    success: bool | None
+
+
+class RewardStream:
+    """The reward of a video that arrives frame by frame; each value equals that of the whole video so far.
+
+    Args:
+        model: The reward.
+        instruction: The task in words.
+
+    Raises:
+        BadInputError: If the instruction is empty, or the model needs a goal instead of instructions.
+    """
+
+    def __init__(self, model: RewardModel, instruction: str) -> None:
+        self.model = model
+        self.form, self.target = model.targets([instruction])
+        self._first: Array | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(self, frame: NDArray[Any] | Mapping[str, NDArray[Any]]) -> Moment:
+        """Return the values at the next frame.
+
+        Args:
+            frame: [H, W, 3], uint8 in [0, 255] or float in [0, 1]; or one of each camera by name, and under `state` the
+                robot's state [S] for a model that reads it.
+
+        Raises:
+            BadInputError: If the frame has another size than the first one, or is not valid.
+        """
+        seen = dict(frame) if isinstance(frame, Mapping) else {"": frame}
+        shapes = {name: np.shape(part) for name, part in seen.items()}
+        self._shapes = self._shapes or shapes
+        hint = "begin a new stream: model.stream(instruction)"
+        require(shapes == self._shapes, "frame", f"{shapes}", f"{self._shapes}, as the first frame", hint)
+        now = embed_frames(self.model.encoder, {name: part[None] for name, part in seen.items()})
+        self._first = now if self._first is None else self._first
+        pair, known = np.concatenate([self._first, now]), self.model.calibration
+        reward = float(self.model.score(self.form, pair, self.target)[0, 1])
+        if known is None or known.form == "goal":
+            return Moment(reward, None, None)
+        gained = gains(self.model.score(known.form, pair, self.target), known.form)
+        progress = float(known.progress_of(gained)[0, 1])
+        return Moment(reward, progress, progress >= known.success)
+
+
 def _like(frames: Video | Mapping[str, Video], values: NDArray[Any]) -> Video:
     one = next(view for key, view in frames.items() if key != STATE) if isinstance(frames, Mapping) else frames
     return torch.from_numpy(values).to(one.device) if isinstance(one, Tensor) else values
@@ -478,19 +395,3 @@ def _language_reward(source: str | Path, device: str) -> nn.Module | None:
     head = LanguageReward(width // 3, width // 3, hidden)
     fit_weights(head, weights, file)
     return head.to(device).eval()
-
-
-@contextmanager
-def _evaluating(encoder: Embedder) -> Iterator[torch.device]:
-    """Disable gradients and set evaluation mode, on the encoder's device; restore the submodules' modes at the end."""
-    modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
-    modes = [module.training for module in modules]
-    devices = [parameter.device for module in modules[:1] for parameter in module.parameters()]
-    try:
-        for module in modules:
-            module.training = False
-        with torch.no_grad():
-            yield devices[0] if devices else torch.device("cpu")
-    finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode

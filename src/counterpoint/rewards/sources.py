@@ -20,9 +20,10 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.files import read_object
+from counterpoint.rewards.embedding import STATE, FrozenPart, embed_frames, embed_text
 from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
 from counterpoint.rewards.isolated import IsolatedScorer, ScoreCache
-from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
+from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[np.float64]
