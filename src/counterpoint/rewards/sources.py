@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -22,9 +22,11 @@ from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.files import read_object
 from counterpoint.rewards.embedding import STATE, FrozenPart, embed_frames, embed_text
 from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
-from counterpoint.rewards.isolated import IsolatedScorer, ScoreCache
 from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.workers import IN_PROCESS, Foreign
+
+if TYPE_CHECKING:
+    from counterpoint.rewards.isolated import ScoreCache
 
 Array = NDArray[np.float64]
 Frames = Mapping[str, NDArray[Any]]
@@ -323,6 +325,8 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu", foreign: Fo
 
 def open_function(source: str, *, name: str = "", device: str = "cpu", foreign: Foreign = IN_PROCESS) -> FunctionReward:
     """Open a model of others; arguments and errors are those of `open_reward`."""
+    from counterpoint.rewards.isolated import ScoreCache  # imported here, since a run of this library needs none of it
+
     foreign.check()
     function, files = _opened(source, device, foreign)
     named = name or (source if ":" in source else Path(source).name)
@@ -343,6 +347,8 @@ def is_foreign(source: str) -> bool:
 def _opened(source: str, device: str, foreign: Foreign) -> tuple[Scorer, str]:
     """Open a model of others; return it with the digest of its files."""
     if foreign.python is not None:
+        from counterpoint.rewards.isolated import IsolatedScorer
+
         isolated = IsolatedScorer(source, foreign, device=device)
         return isolated, isolated.files
     try:
