@@ -25,7 +25,7 @@ from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.card import ANY_ID, README, Card, Description, model_card, with_results
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require, usable_device
-from counterpoint.files import write_atomically
+from counterpoint.files import read_object, write_atomically
 from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require_format, seal
 from counterpoint.parameter_types import Name, PythonOnly
 from counterpoint.provenance import note_download
@@ -74,6 +74,15 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     """
     kind: type[Any] = KINDS[saved_kind(path_or_hub_id, **hub)]
     return kind.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
+
+
+def is_foreign(source: str) -> bool:
+    """Return whether a source names a model of others: `module:name`, or the folder of a LeRobot reward model."""
+    config = Path(source) / "config.json"
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", source):
+        return True
+    settings = read_object(config, "a configuration", "restore the file") if config.is_file() else {}
+    return "type" in settings and "kind" not in settings
 
 
 def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:

@@ -23,6 +23,7 @@ from tyro.conf import Positional, arg
 from counterpoint.config import FrozenConfig, bound, free
 from counterpoint.data.episode import Array
 from counterpoint.encoders.calibration import RewardForm
+from counterpoint.encoders.hub import is_foreign
 from counterpoint.encoders.weights import digest_of
 from counterpoint.envs.kitchen.dynamics import KitchenDynamics
 from counterpoint.envs.kitchen.env import KitchenEnv
@@ -36,7 +37,7 @@ from counterpoint.planning.shooting import MPPI, MPPIConfig
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
+from counterpoint.rewards.sources import FunctionReward, open_function
 from counterpoint.workers import IN_PROCESS, Foreign
 
 

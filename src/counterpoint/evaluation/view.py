@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore, camera_names
+from counterpoint.encoders.hub import is_foreign
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet
 from counterpoint.evaluation.clip import Clip, panels_of
@@ -36,7 +37,7 @@ from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, form_of
 from counterpoint.rewards.embedding import STATE, check_instructions, embed_frames
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
-from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
+from counterpoint.rewards.sources import FunctionReward, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.calibration import RewardForm
+from counterpoint.encoders.hub import is_foreign
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
 from counterpoint.formats import open_dataset, read_episode_part
@@ -26,7 +27,7 @@ from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, read
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, line_image, make_player, render, signed
-from counterpoint.rewards.sources import FunctionReward, is_foreign, open_function
+from counterpoint.rewards.sources import FunctionReward, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker
 
 Array = NDArray[np.float64]

@@ -21,13 +21,13 @@ from counterpoint.data.segments import Segments, by_segments
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
-from counterpoint.encoders.hub import saved_digests
+from counterpoint.encoders.hub import is_foreign, saved_digests
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset
 from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, reads_state, states_of
 from counterpoint.rewards.instructions import never_change
 from counterpoint.rewards.model import RewardModel, gains, late_fusion
-from counterpoint.rewards.sources import is_foreign, open_function
+from counterpoint.rewards.sources import open_function
 from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[Any]

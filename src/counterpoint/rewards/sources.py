@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.hub import is_foreign
 from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, MissingExtraError, require
-from counterpoint.files import read_object
 from counterpoint.rewards.embedding import STATE, FrozenPart, embed_frames, embed_text
 from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
 from counterpoint.rewards.model import RewardModel, gains
@@ -333,15 +332,6 @@ def open_function(source: str, *, name: str = "", device: str = "cpu", foreign: 
     reward = FunctionReward(function, named, cache=ScoreCache(files) if foreign.cached else None)
     reward.files = files
     return reward
-
-
-def is_foreign(source: str) -> bool:
-    """Return whether a source names a model of others: `module:name`, or the folder of a LeRobot reward model."""
-    config = Path(source) / "config.json"
-    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", source):
-        return True
-    settings = read_object(config, "a configuration", "restore the file") if config.is_file() else {}
-    return "type" in settings and "kind" not in settings
 
 
 def _opened(source: str, device: str, foreign: Foreign) -> tuple[Scorer, str]:
