@@ -36,6 +36,42 @@ def two(root: Path) -> Path:
     return write_v30(root, [episode(0, **BARE), episode(1, **BARE)])
 
 
+def annotate(root: Path, **columns: list[Any]) -> Path:
+    """Add columns to the episode table, as LeRobot's annotation for SARM does."""
+    table = pq.read_table(root / META)
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    pq.write_table(table, root / META)
+    return root
+
+
+@pytest.mark.parametrize("prefix", ["sparse_", "", "dense_"])
+def test_annotations_for_sarm_are_segments(tmp_path: Path, prefix: str) -> None:
+    names, firsts = [["reach", "grasp", "lift"], None], [[0, 2, 4], None]
+    columns: dict[str, Any] = {f"{prefix}subtask_names": names, f"{prefix}subtask_start_frames": firsts}
+    if prefix == "sparse_":  # sparse annotations come first
+        columns |= {"dense_subtask_names": [["a"], ["b"]], "dense_subtask_start_frames": [[0], [0]]}
+    store = LeRobotStore(annotate(two(tmp_path / "set"), **columns))
+    assert store.episodes[0].segments == ((0, "reach"), (2, "grasp"), (4, "lift"))
+    assert store.episodes[1].segments == ()
+    assert [info.instruction for info in store.episodes] == ["task 0", "task 1"]
+
+
+def test_an_annotation_that_begins_later_leaves_its_start_without_words(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"subtask_names": [["grasp"], ["lift", "place"]], "subtask_start_frames": [[2], [1, 99]]}
+    store = LeRobotStore(annotate(two(tmp_path / "set"), **columns))
+    assert store.episodes[0].segments == ((0, ""), (2, "grasp"))
+    assert store.episodes[1].segments == ((0, ""), (1, "lift"), (4, "place"))
+
+
+@pytest.mark.parametrize("firsts", [[0], [2, 0], [0, 0], [0, -1], ["a", "b"]])
+def test_a_damaged_annotation_is_named(tmp_path: Path, firsts: list[Any]) -> None:
+    root = two(tmp_path / "set")
+    annotate(root, subtask_names=[["a", "b"], None], subtask_start_frames=[firsts, None])
+    with pytest.raises(BadInputError, match=r"file-000.parquet: .*as many subtask_start_frames as subtask_names"):
+        LeRobotStore(root)
+
+
 @pytest.mark.parametrize("statistics", [True, False])
 def test_a_change_of_task_makes_segments(tmp_path: Path, statistics: bool) -> None:
     whole = episode(1, instruction="open", **BARE)

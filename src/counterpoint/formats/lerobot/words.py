@@ -1,15 +1,17 @@
 """The words (texts of tasks) of LeRobot episodes: each episode's task, and the segments with tasks of their own.
 
-The words are recorded in up to four places:
+The words are recorded in up to five places:
 
     tasks in the episode table    the tasks of the episode, in no particular order: LeRobot, all versions
     task_index of each row        a number in the table of tasks; it may change within an episode
     subtask_index of each row     a number in `meta/subtasks.parquet`: LeRobot 0.4
     language_persistent           the same list in every row of an episode; entries of the style `subtask` hold from
                                   their timestamp on: LeRobot 0.5 and later
+    *_subtask_names in the        annotations for SARM, with `*_subtask_start_frames`; the sparse ones, which are also
+    episode table                 called `subtask_names`, or else the dense ones
 
-Subtasks make segments if there are any; otherwise a change of `task_index` does. Rows that name a task which the
-episode table does not list raise an error.
+Subtasks make segments if there are any, those of the rows before annotations; otherwise a change of `task_index` does.
+Rows that name a task which the episode table does not list raise an error.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.formats.boundary import as_list, as_mapping, as_number, as_whole
 from counterpoint.formats.lerobot import layout
 from counterpoint.formats.lerobot.layout import EpisodeLocation, Info, json_lines
-from counterpoint.formats.lerobot.tables import as_matrix, read_cells, read_table, reading
+from counterpoint.formats.lerobot.tables import as_matrix, column_names, read_cells, read_table, reading
 
 _LANGUAGE, _STYLE = "language_persistent", "subtask"
 Words = tuple[str, tuple[Segment, ...]]
@@ -51,6 +53,7 @@ def read_words(root: Path, info: Info, locations: Sequence[EpisodeLocation], *, 
     tables = {layout.TASK: task_table(root, info), layout.SUBTASK: subtasks}
     tables = {name: table for name, table in tables.items() if table and name in info.features}
     language = _LANGUAGE in info.features
+    annotated = _annotated(root) if info.version[0] == 3 else {}
     found: dict[int, Words] = {}
     wrong: list[BadInputError] = []
     for path, own in _by_file(locations).items():
@@ -64,6 +67,7 @@ def read_words(root: Path, info: Info, locations: Sequence[EpisodeLocation], *, 
             error = _contradiction(at, tasks)
             wrong += [error] if error else []
             finer = _spoken(at, info, spoken.get(at.row)) or parts.get(layout.SUBTASK, ())
+            finer = finer or _within(at, annotated.get(at.number, ()))
             found[at.number] = _words(at, tasks, finer)
     if wrong:
         first = wrong[0]
@@ -178,6 +182,32 @@ def _spoken(at: EpisodeLocation, info: Info, cell: object) -> tuple[Segment, ...
     """Return the subtasks in the cell of `language_persistent`; the part before the first one has no words."""
     times = _subtasks(at, cell)
     firsts = {min(max(0, round(time * info.fps)), at.length - 1): words for time, words in times}
+    return tuple(_merged(({0: ""} | firsts).items())) if firsts else ()
+
+
+def _annotated(root: Path) -> dict[int, list[Segment]]:
+    """Return the annotated subtasks of each episode that has some: their first frames and names."""
+    found: dict[int, list[Segment]] = {}
+    for path in sorted((root / "meta/episodes").glob("*/*.parquet")):
+        names = column_names(path)
+        kinds = ("sparse_subtask", "subtask", "dense_subtask")
+        kind = next((one for one in kinds if {f"{one}_names", f"{one}_start_frames"} <= names), "")
+        if not kind:
+            continue
+        table = read_table(path, ["episode_index", f"{kind}_names", f"{kind}_start_frames"])
+        with reading(path, f"as many {kind}_start_frames as {kind}_names, ascending"):
+            for number, words, firsts in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                if words is not None:
+                    steps = [as_whole(first) for first in as_list(firsts)]
+                    if steps != sorted(set(steps)):
+                        raise ValueError(f"{kind}_start_frames {steps} of episode {number}")
+                    found[as_whole(number)] = list(zip(steps, map(str, as_list(words)), strict=True))
+    return found
+
+
+def _within(at: EpisodeLocation, parts: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Return annotated subtasks as segments; the part before the first one has no words."""
+    firsts = {min(first, at.length - 1): words for first, words in parts}
     return tuple(_merged(({0: ""} | firsts).items())) if firsts else ()
 
 
