@@ -110,6 +110,9 @@ def test_lerobot_computes_our_progress(form: RewardForm, settings: dict[str, Any
     assert found.shape == (3,)
     torch.testing.assert_close(found, torch.stack(wanted), atol=1e-5, rtol=0)
     assert found.std() > 1e-6
+    curves = [model.progress(video.movedim(1, 3), task) for video, task in zip(seen, TASKS, strict=True)]
+    predicted = loaded.predict_progress(batch).progress
+    torch.testing.assert_close(predicted, torch.stack(curves), atol=1e-5, rtol=0)
     assert not loaded.is_trainable
 
 

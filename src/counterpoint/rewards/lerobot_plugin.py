@@ -33,6 +33,16 @@ try:
     from lerobot.rewards import PreTrainedRewardModel
 except ImportError as error:
     raise MissingExtraError(error.name or "lerobot", "lerobot") from None
+try:
+    from lerobot.rewards.capabilities import ProgressPrediction  # proposed, not in version 0.6
+except ImportError:
+
+    @dataclass(frozen=True)
+    class ProgressPrediction:  # type: ignore[no-redef]
+        """Progress in [0, 1] at every frame of every video, [B, T]."""
+
+        progress: Float[Tensor, "B T"]
+
 
 __all__ = ["CounterpointConfig", "CounterpointRewardModel", "make_counterpoint_pre_post_processors"]
 OUTPUTS = ("progress", "success")
@@ -146,6 +156,22 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
         Raises:
             BadInputError: If a shape is wrong, or instructions or states are missing.
         """
+        videos, texts = self._videos(batch)
+        ends = [{name: part[[0, -1]] for name, part in seen.items()} for seen in videos]
+        return torch.stack([self._at_the_end(pair, text) for pair, text in zip(ends, texts, strict=True)]).float()
+
+    @torch.no_grad()
+    def predict_progress(self, batch: dict[str, Any]) -> ProgressPrediction:
+        """Return progress in [0, 1] at every frame of every video, [B, T], as LeRobot's pull request 4553 proposes.
+
+        Arguments and errors are those of `compute_reward`.
+        """
+        videos, texts = self._videos(batch)
+        each = [self.rewards.progress(seen, text) for seen, text in zip(videos, texts, strict=True)]
+        return ProgressPrediction(progress=torch.stack(each).float())
+
+    def _videos(self, batch: dict[str, Any]) -> tuple[list[dict[str, Tensor]], list[str]]:
+        """Return the frames [T, H, W, 3] of each video, with its states if the reward reads them, and the tasks."""
         config = self.config
         videos, tasks = batch.get(config.image_key), batch.get(config.task_key)
         shape = list(videos.shape) if isinstance(videos, Tensor) else type(videos).__name__
@@ -158,9 +184,8 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
             videos = videos.movedim(2, 4)
         B, T = videos.shape[:2]
         texts = [tasks] * B if isinstance(tasks, str) else list(tasks or ())
-        require(
-            len(texts) == B, config.task_key, f"{len(texts)} instructions", f"one, or {B}", "say what should happen"
-        )
+        found, hint = f"{len(texts)} instructions", "say what should happen"
+        require(len(texts) == B, config.task_key, found, f"one, or {B}", hint)
         seen = {"": videos}
         if self.encoder.reads_state:
             states: Any = batch.get(config.state_key)
@@ -168,8 +193,7 @@ class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # ty
             good, hint = isinstance(states, Tensor) and states.shape[:2] == (B, T), "give the state at every frame"
             require(good, config.state_key, shape, f"states [{B}, {T}, S], which the reward reads", hint)
             seen[STATE] = states
-        pairs = [{name: part[row, [0, T - 1]] for name, part in seen.items()} for row in range(B)]
-        return torch.stack([self._at_the_end(pair, text) for pair, text in zip(pairs, texts, strict=True)]).float()
+        return [{name: part[row] for name, part in seen.items()} for row in range(B)], texts
 
     def _at_the_end(self, pair: dict[str, Tensor], text: str) -> Float[Tensor, ""]:
         threshold = self.config.success_threshold
