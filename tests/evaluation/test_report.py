@@ -7,7 +7,9 @@ from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -52,6 +54,26 @@ class Nesting(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag not in self.VOID and (not self.open or self.open.pop() != tag):
             self.wrong.append(tag)
+
+
+def halves(frames: NDArray[np.uint8], text: str) -> NDArray[np.float64]:
+    return np.linspace(0, 0.5, len(frames))
+
+
+def test_a_model_of_others_is_reported_by_the_comparison_of_one(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    theirs = Path("tests.evaluation.test_report:halves")
+    page = write_report(theirs, data, out=tmp_path / "out", max_videos=4)
+    assert page == tmp_path / "out" / "compare.html"
+    rows = json.loads(page.with_name("compare.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == [str(theirs), "ramp", "constant"]
+    for settings in ({"data": data}, {"out": tmp_path / "x"}, {"data": data, "out": tmp_path / "x", "embedding": True}):
+        with pytest.raises(BadInputError, match="--data DATA and --out OUT"):
+            write_report(theirs, **settings)
+    with pytest.raises(BadInputError, match="a run's report lies in its folder"):
+        write_report(run, out=tmp_path / "x")
 
 
 def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:

@@ -16,11 +16,11 @@ from tyro.conf import Positional, arg
 
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.card import write_results
-from counterpoint.encoders.hub import saved_kind
+from counterpoint.encoders.hub import is_foreign, saved_kind
 from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.agent_report import write_agent_report
 from counterpoint.evaluation.bench import RANDOM, WRONG
-from counterpoint.evaluation.compare import NEEDED, TEMPLATES, Compared, compare_unseen, page_values
+from counterpoint.evaluation.compare import NEEDED, TEMPLATES, Compared, compare_command, compare_unseen, page_values
 from counterpoint.evaluation.comparison import Row
 from counterpoint.evaluation.definitions import METRICS, REWARD
 from counterpoint.evaluation.embedded import CENTRED, RECORDED, SHUFFLED, EmbeddedVideos, measure_space, spread
@@ -43,6 +43,7 @@ from counterpoint.rewards.embedding import embed_text
 from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render
 from counterpoint.rewards.sources import Curves, EncoderReward, Frames
+from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[np.float64]
 
@@ -90,12 +91,15 @@ def write_report(
     max_frames: int = 128,
     embedding: bool = False,
     device: Computes = "cpu",
+    foreign: Foreign = IN_PROCESS,
+    out: File = None,
     dialect: Name = None,
     others: Annotated[tuple[Path, ...], arg(metavar="RUN...")] = (),
 ) -> Path:
     """Show what a run learned, as a page and as numbers: `RUN/report.html` and `RUN/report.json`.
 
-    A reward is compared with controls on held-out episodes. The page of a goal-reaching agent shows the success of its
+    A reward is compared with controls on held-out episodes; for a model of others, this comparison is the whole page,
+    `OUT/compare.html`. The page of a goal-reaching agent shows the success of its
     last evaluation, its learning curves and, in a maze, a map of its value (also in `RUN/value.png`). The run's verdict
     is printed, and the main numbers are written into the model's card.
 
@@ -104,7 +108,7 @@ def write_report(
     three megabytes for a reward, and some hundred kilobytes for an agent.
 
     Args:
-        run: The run's folder.
+        run: The run's folder; or a model of others: the folder of a LeRobot reward model, or module:function.
         data: Data set to report on; by default the run's data. Rewards only.
         split: Split of the data; by default `test`, or `val` if there is no `test`. Rewards only.
         seed: Random seed of segments, shuffles and resamples; for an agent, of the episode whose start and goal the map
@@ -113,6 +117,8 @@ def write_report(
         max_frames: Maximum number of embedded frames of an episode, evenly spread.
         embedding: True to add a t-SNE of the frames' embeddings, as in AcTOL's Figure 5. Rewards only.
         device: The device that computes, such as cuda.
+        foreign: How a model of others runs.
+        out: The folder to write for a model of others.
         dialect: The dialect of HDF5 files, if the files do not identify it; by default as in training, for the run's
             own data. Rewards only.
         others: Runs of the same agent with other seeds, whose learning curves are drawn with this one's; agents only.
@@ -126,6 +132,16 @@ def write_report(
         MissingExtraError: If the extra `report`, or an agent's simulator, is not installed.
     """
     require_extras(NEEDED)
+    if is_foreign(str(run)):
+        complete = data is not None and out is not None and not (embedding or others)
+        hint = "name both, and leave --embedding and --others out"
+        require(complete, run, "a model of others", "--data DATA and --out OUT", hint)
+        assert data is not None
+        assert out is not None
+        settings: dict[str, Any] = {"split": split, "seed": seed, "max_videos": max_videos, "max_frames": max_frames}
+        settings |= {"device": device, "foreign": foreign, "dialect": dialect}
+        return compare_command({str(run) if ":" in str(run) else run.name: [str(run)]}, data, out, **settings)
+    require(out is None, "--out", str(out), "nothing: a run's report lies in its folder", "leave it out")
     config, kind = read_config(run / "config.json"), saved_kind(run)
     if kind == "agent":
         given = {"data": data, "split": split, "embedding": embedding, "dialect": dialect}
