@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,15 @@ def test_a_damaged_database_is_begun_again(tmp_path: Path) -> None:
     found = ScoreCache("a", tmp_path / "x.sqlite").get("key")
     assert found is not None
     assert found["progress"].tolist() == [1, 1, 1]
+
+
+def test_without_a_writable_cache_scores_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("sqlite3.connect", full)
+    reward = FunctionReward(lambda frames, text: np.zeros(len(frames)), "f", cache=ScoreCache("a", tmp_path / "x"))
+    assert reward.predict({"": FRAMES}, "go").progress.tolist() == [0.0] * 9
 
 
 def test_a_reward_of_others_is_opened_in_its_own_python(

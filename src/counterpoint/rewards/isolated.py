@@ -153,11 +153,10 @@ class ScoreCache:
     def __init__(self, files: str, path: Path | None = None) -> None:
         self._files, self._path = files, path or cache_root() / "scores.sqlite"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            try:
-                self.get("")
-            except sqlite3.DatabaseError:  # damaged: its scores can be computed again
-                self._path.unlink()
+        try:
+            self.get("")
+        except sqlite3.DatabaseError:  # damaged: its scores can be computed again
+            self._path.unlink(missing_ok=True)
 
     def key(self, frames: NDArray[np.uint8], text: str, state: NDArray[Any] | None = None) -> str:
         """Return the key of a video's scores under an instruction."""
@@ -169,7 +168,8 @@ class ScoreCache:
 
     def get(self, key: str) -> Scores | None:
         """Return the scores under a key, or `None`."""
-        with self._opened() as database:
+        found = None
+        with suppress(sqlite3.OperationalError), self._opened() as database:  # locked, or on a full disk: no cache
             found = database.execute("select arrays from scores where key = ?", [key]).fetchone()
         if found is None:
             return None
@@ -180,7 +180,7 @@ class ScoreCache:
         """Keep scores under a key."""
         buffer, named = BytesIO(), dict(scores)
         np.savez_compressed(buffer, allow_pickle=False, **named)
-        with self._opened() as database:
+        with suppress(sqlite3.OperationalError), self._opened() as database:
             database.execute("insert or replace into scores values (?, ?)", [key, buffer.getvalue()])
 
     @contextmanager
