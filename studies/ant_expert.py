@@ -11,6 +11,7 @@ Stable-Baselines3 trains; it has no small initial weights of the policy's last l
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from pydantic import PositiveInt
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.goal.ogbench_oracles import Walker
 from counterpoint.errors import import_extra
+from counterpoint.evaluation.statistics import mean_bca
 from counterpoint.files import read_object, write_atomically
-from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
+from studies.harness import Rows, Study, Tree, Trial, file_name, main, markdown, over_seeds
 
 DIRECTION_STEPS = 100
 """Number of steps between directions."""
@@ -155,6 +157,20 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
         "expert": over_seeds([float(np.mean(one["returns"])) for one in last]),
         "random": over_seeds([float(np.mean(row["random"])) for row in rows]),
     }
+
+
+def table(rows: Rows) -> str:
+    """Return a table of the expert's return at each evaluation of its training, beside that of random actions."""
+    cells = []
+    for row in rows:
+        cells.append(["0 (random actions)", _cell(row["random"])])
+        cells += [[f"{one['step']:,}", _cell(one["returns"])] for one in row["curve"]]
+    return markdown(["steps", "return, metres in the wanted direction"], cells)
+
+
+def _cell(returns: Sequence[float]) -> str:
+    found = mean_bca(np.array(returns))
+    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 
 if __name__ == "__main__":

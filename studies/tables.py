@@ -18,6 +18,7 @@ import numpy as np
 
 from studies import (
     actol_as_trained,
+    ant_expert,
     claims,
     diffusion_gate,
     failures,
@@ -314,6 +315,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
+    "ant expert": lambda: ant_expert.table(kept("ant_expert")["rows"]),
     "ogbench": lambda: ogbench.table(kept("ogbench_cpu", ogbench.summary)),
     "ogbench gcivl": lambda: ogbench.table(kept("ogbench_gcivl", ogbench.summary)),
     "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
