@@ -30,6 +30,7 @@ from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import GaussianActor
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.errors import require
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 from studies.mazes import CONTROLLER, controller_trial, in_the_maze
 from studies.plots import COLOURS, curve, legend, panels, plain
@@ -217,14 +218,16 @@ def counterpoint(arguments: list[str], log: Path) -> None:
     """Run a command of this library with one thread, and write its output to a file.
 
     Raises:
-        CalledProcessError: If the command fails.
+        BadInputError: If the command fails; the message has the last line of its output.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "counterpoint", *arguments]
     with log.open("a") as file:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(
-            [sys.executable, "-m", "counterpoint", *arguments], check=True, stdout=file, stderr=file, env=environment
-        )
+        code = subprocess.run(words, stdout=file, stderr=file, env=environment).returncode
+    said = (log.read_text().splitlines() or ["nothing"])[-1]
+    command = f"counterpoint {' '.join(arguments)}"
+    require(code == 0, command, f"exit code {code} ({said})", "a command that succeeds", f"see {log}")
 
 
 def summary(rows: Rows, about: Tree | None = None) -> Tree:

@@ -10,8 +10,9 @@ import torch
 from counterpoint.agents import SavedAgent, make_agent
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.envs.goal.env import EnvConfig, env_facts
+from counterpoint.errors import BadInputError
 from counterpoint.training.recipe import load_recipe
-from studies.goal_reaching import SIGNALS, GoalReachingConfig, Row, command, holding, summary
+from studies.goal_reaching import SIGNALS, GoalReachingConfig, Row, command, counterpoint, holding, summary
 from studies.harness import load_preset, presets
 
 
@@ -128,3 +129,12 @@ def test_presets_of_the_maze_choose_on_seeds_that_are_not_reported(name: str) ->
     assert {row for pair in config.pairs.values() for row in pair} <= set(config.agents)
     assert choosing or config.seeds >= 4
     assert "gcbc" in config.agents or not config.pairs
+
+
+def test_a_command_that_fails_is_one_message_with_its_last_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInputError, match=r"exit code 2 \(.*no such agent or recipe.*expected a command that succeeds"
+    ):
+        counterpoint(["train", "no_such_recipe", "--out", str(tmp_path / "run")], tmp_path / "logs" / "train.log")
+    counterpoint(["--version"], tmp_path / "logs" / "train.log")
+    assert (tmp_path / "logs" / "train.log").read_text().splitlines()[-1].startswith("counterpoint ")
