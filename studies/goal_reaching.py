@@ -30,7 +30,7 @@ from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import GaussianActor
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 from studies.mazes import CONTROLLER, controller_trial, in_the_maze
 from studies.plots import COLOURS, curve, legend, panels, plain
@@ -225,9 +225,10 @@ def counterpoint(arguments: list[str], log: Path) -> None:
     with log.open("a") as file:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         code = subprocess.run(words, stdout=file, stderr=file, env=environment).returncode
-    said = (log.read_text().splitlines() or ["nothing"])[-1]
-    command = f"counterpoint {' '.join(arguments)}"
-    require(code == 0, command, f"exit code {code} ({said})", "a command that succeeds", f"see {log}")
+    if code:
+        said = (log.read_text().splitlines() or ["nothing"])[-1]
+        where, expected = f"counterpoint {' '.join(arguments)}", "a command that succeeds"
+        raise BadInputError(where, f"exit code {code} ({said})", expected, f"see {log}")
 
 
 def summary(rows: Rows, about: Tree | None = None) -> Tree:

@@ -227,6 +227,9 @@ class Agent(ABC):
         """Sample the random numbers of one update of `rows` transitions; they become further keys of the batch."""
         return {}
 
+    def learned_from(self, inputs: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Count the inputs of an update that was taken, with the keys that `noise` added; most agents count nothing."""
+
     def critic_alone(self, step: int) -> bool:
         """Return True if only the critic changes in update number `step`."""
         return False
@@ -241,13 +244,15 @@ class Agent(ABC):
             NonFiniteError: If a loss is not finite. On a CPU it is raised at once, before parameters change. On other
                 devices it is raised within 100 updates, and whenever the agent is saved.
         """
-        losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator("update", step)))
+        inputs = self._inputs(batch, self.generator("update", step))
+        losses = (self._compiled or self._autocast_losses)(inputs)
         metrics = {name: value.detach().clone() for name, value in losses.items()}
         self.finite.add({name: metrics[f"{name}/loss"] for name in self.optimizers}, step)
         alone = self.critic_alone(step)
         chosen = {name: losses[f"{name}/loss"] for name in (["critic"] if alone else self.optimizers)}
         average = self.processes.average if self.processes else None
         descend(chosen, self.optimizers, clip_norm=self.clip_norm, average=average)
+        self.learned_from(inputs)
         if alone:
             return metrics
         for name, tau in self.targets.items():

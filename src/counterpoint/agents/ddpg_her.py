@@ -143,15 +143,12 @@ class DDPGHER(Agent):
         relabelled = torch.rand(rows, generator=generator, device=self.device) < self.config.relabel
         return {"relabelled": relabelled}
 
-    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """Take update number `step`, then count the batch's states and its goals, commanded or replaced."""
-        metrics = super().update(batch, step)
-        inputs = self._inputs(batch, self.generator("update", step))
+    def learned_from(self, inputs: Mapping[str, Tensor]) -> None:
+        """Count the states, and the goals, commanded or replaced."""
         goal = hindsight_goals(inputs["goal"], inputs["future_goal"], inputs["relabelled"])
         for name, rows in (("observation", inputs["observation"]), ("goal", goal)):
             if name in self.moments:
                 self.moments[name].add(rows)
-        return metrics
 
     def standardised(self, name: str, values: Tensor) -> Tensor:
         """Return observations or goals (`name`) as the networks read them; images stay unchanged."""

@@ -25,7 +25,7 @@ from counterpoint.evaluation.embedded import RECORDED, spread
 from counterpoint.evaluation.statistics import Drawn, drawn_mean, resample_weights
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.embedding import STATE, reads_state, states_of
-from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Reward
+from counterpoint.rewards.sources import EPISODE, Curves, Reward
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -111,7 +111,7 @@ def ask(
         BadInputError: If an episode lacks the state that a reward reads; raised before any video is decoded.
     """
     views = camera_names(cameras, store)
-    reading = any(reads_state(one.model.encoder if isinstance(one, EncoderReward) else one) for one in rewards)
+    reading = any(map(reads_state, rewards))
     states = [states_of(store, number) for number in range(len(store.episodes) if reading else 0)]
     wordings = list(zip(*((paraphrases or {}).get(text, ()) for text in instructions), strict=False))
     said: list[list[_Said]] = [[] for _ in rewards]

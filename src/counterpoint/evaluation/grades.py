@@ -33,9 +33,9 @@ from counterpoint.formats import split_names
 from counterpoint.formats.graded import GRADES, GradedStore
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
-from counterpoint.rewards.embedding import STATE, reads_state, states_of
+from counterpoint.rewards.embedding import observed, reads_state
 from counterpoint.rewards.page import breakable, render, signed
-from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, TolerantReward
+from counterpoint.rewards.sources import FunctionReward, Reward, TolerantReward
 
 Array = NDArray[np.float64]
 Grades = NDArray[np.int64]
@@ -148,15 +148,13 @@ def scores_of(
 ) -> dict[str, Array]:
     """Return each reward's last value of each video under the video's task: progress, where the reward has it."""
     (camera,), flat = camera_names(None, store), [one for group in rewards.values() for one in group]
-    reading = any(reads_state(one.model.encoder if isinstance(one, EncoderReward) else one) for one in flat)
+    reader = next(filter(reads_state, flat), None)
     found: dict[str, list[float]] = {name: [] for name in rewards}
     with ProgressBar("Grading", len(kept), "videos", shorten="--max-videos") as progress:
         for number in kept:
             info = store.episodes[number]
             steps = spread(info.length, max_frames)
-            frames: dict[str, NDArray[Any]] = {camera: store.frames(number, steps, camera)}
-            if reading:
-                frames[STATE] = states_of(store, number)[steps]
+            frames = observed(reader, store, number, steps, (camera,))
             shared: dict[Any, Any] = {}
             for name, group in rewards.items():
                 watched = [one.watch(frames, shared) for one in group]

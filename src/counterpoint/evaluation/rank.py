@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from counterpoint.files import write_atomically
 from counterpoint.formats import open_dataset, recognise
 from counterpoint.parameter_types import Computes, Model, Name, Names
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.embedding import STATE, reads_state, states_of
+from counterpoint.rewards.embedding import observed
 from counterpoint.rewards.model import late_fusion
 from counterpoint.rewards.page import Line, Panel, breakable, jpeg, make_player, render, signed
 from counterpoint.rewards.sources import EncoderReward, Reward, open_reward
@@ -70,6 +70,29 @@ class Seen:
     gap: float
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """The E episodes of a data set, ranked.
+
+    Attributes:
+        store: The data set.
+        seen: The episodes, as the reward sees them.
+        signs: The signs by name, [E] each.
+        score: The scores, [E].
+    """
+
+    store: EpisodeStore
+    seen: Sequence[Seen]
+    signs: Mapping[str, Float[Array, " E"]]
+    score: Float[Array, " E"]
+
+    @property
+    def order(self) -> list[int]:
+        """The numbers of the episodes, worst first."""
+        found: list[int] = np.argsort(-self.score, kind="stable").tolist()
+        return found
+
+
 def rank(
     data: Positional[Path],
     *,
@@ -88,8 +111,8 @@ def rank(
 
     The command that deletes the worst episodes of a LeRobot data set, in a copy, is printed. Look at them first.
 
-    Time on two cores: one pass over the data, at 2,400 frames a second with the demo's encoder and 72 with
-    EfficientNet-Lite0. Disk: some megabytes.
+    Time on two cores: one pass over at most `max_frames` frames of every episode, as for one reward of `compare`. Disk:
+    some megabytes.
 
     Args:
         data: A data set of any format, whose episodes have instructions.
@@ -126,13 +149,12 @@ def rank(
     require(not goal, model, "a reward that needs goal images", "one that reads instructions", "choose another")
     seen = look(reward, store, views, max_frames=max_frames, rivals=rivals, seed=seed)
     signs = signs_of(seen, unit=reward.progress)
-    score = scores_of(signs)
-    order = np.argsort(-score, kind="stable")
-    table = rank_csv(store, seen, signs, score, order)
-    command = edit_command(data, order[:worst].tolist(), store)
-    write_atomically(out / "rank.csv", table)
-    write_atomically(out / "rank.html", rank_page(store, seen, signs, score, order, views[0], reward, command, data))
-    print(f"Worst of {len(score)} episodes: {', '.join(map(str, order[:worst].tolist()))}")
+    ranking = Ranking(store, seen, signs, scores_of(signs))
+    chosen = ranking.order[:worst]
+    command = edit_command(data, chosen, store)
+    write_atomically(out / "rank.csv", rank_csv(ranking))
+    write_atomically(out / "rank.html", rank_page(ranking, reward, data, views[0], command))
+    print(f"Worst of {len(seen)} episodes: {', '.join(map(str, chosen))}")
     if command:
         print(f"Look at them in {out / 'rank.html'}; then, to leave them out of a copy:\n{command}")
     return out / "rank.html"
@@ -143,15 +165,12 @@ def look(
 ) -> list[Seen]:
     """Return every episode as a reward sees it; the arguments are those of `rank`."""
     texts = list(dict.fromkeys(info.instruction for info in store.episodes))
-    encoder = reward.model.encoder if isinstance(reward, EncoderReward) else reward
     known = reward.model.calibration if isinstance(reward, EncoderReward) else None
     found = []
     with ProgressBar("Ranking", len(store.episodes), "episodes", shorten="--max-frames") as bar:
         for number, info in enumerate(store.episodes):
             steps = spread(info.length, max_frames)
-            frames: dict[str, NDArray[Any]] = {view: store.frames(number, steps, view) for view in views}
-            if reads_state(encoder):
-                frames[STATE] = states_of(store, number)[steps]
+            frames = observed(reward, store, number, steps, views)
             others = [text for text in texts if text != info.instruction]
             chosen = sorted(sample_rng(seed, number, "rivals").permutation(len(others))[:rivals].tolist())
             asked = [info.instruction, *(others[at] for at in chosen)]
@@ -198,7 +217,7 @@ def longest_stall(curve: Float[Array, " T"]) -> float:
     return float((ends - np.arange(len(curve))).max() / len(curve))
 
 
-def scores_of(signs: dict[str, Float[Array, " E"]]) -> Float[Array, " E"]:
+def scores_of(signs: Mapping[str, Float[Array, " E"]]) -> Float[Array, " E"]:
     """Return the mean over signs of the share of episodes that look better by the sign; unknown signs count .5."""
     each = []
     for name, values in signs.items():
@@ -208,21 +227,18 @@ def scores_of(signs: dict[str, Float[Array, " E"]]) -> Float[Array, " E"]:
     return np.asarray(np.mean(each, axis=0))
 
 
-def rank_csv(
-    store: EpisodeStore,
-    seen: Sequence[Seen],
-    signs: dict[str, Float[Array, " E"]],
-    score: Float[Array, " E"],
-    order: NDArray[np.int64],
-) -> str:
+def rank_csv(ranking: Ranking) -> str:
     """Return one row per episode, worst first."""
+    store, signs = ranking.store, ranking.signs
     buffer = io.StringIO(newline="")
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(["episode", "score", *signs, "rival_instruction", "instruction", "frames", "success"])
-    for at in order.tolist():
+    for at in ranking.order:
         info, numbers = store.episodes[at], [f"{values[at]:.4f}" for values in signs.values()]
         success = "" if info.success is None else str(info.success).lower()
-        table.writerow([at, f"{score[at]:.4f}", *numbers, seen[at].rival, info.instruction, info.length, success])
+        table.writerow(
+            [at, f"{ranking.score[at]:.4f}", *numbers, ranking.seen[at].rival, info.instruction, info.length, success]
+        )
     return buffer.getvalue()
 
 
@@ -239,21 +255,12 @@ def edit_command(data: Path, episodes: Sequence[int], store: EpisodeStore) -> st
     )
 
 
-def rank_page(
-    store: EpisodeStore,
-    seen: Sequence[Seen],
-    signs: dict[str, Float[Array, " E"]],
-    score: Float[Array, " E"],
-    order: NDArray[np.int64],
-    camera: str,
-    reward: Reward,
-    command: str,
-    data: Path,
-) -> str:
+def rank_page(ranking: Ranking, reward: Reward, data: Path, camera: str, command: str) -> str:
     """Return the page: the worst episodes with players, and a table of all."""
+    store, seen = ranking.store, ranking.seen
     players = []
     lowest, highest = (getattr(np.concatenate([one.curve for one in seen]), name)() for name in ("min", "max"))
-    for at in order[:PLAYERS].tolist():
+    for at in ranking.order[:PLAYERS]:
         info, curve = store.episodes[at], seen[at].curve
         steps = spread(info.length, len(curve))
         shown = spread(len(steps), IMAGES)
@@ -271,10 +278,7 @@ def rank_page(
         report_style=Markup((TEMPLATES / "report.css").read_text()),
         data=data.name,
         model=reward.name,
-        episodes=store.episodes,
-        order=order.tolist(),
-        signs=signs,
-        score=score,
+        ranking=ranking,
         players=players,
         command=command,
         breakable=breakable,

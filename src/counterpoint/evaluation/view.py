@@ -25,8 +25,7 @@ from tyro.conf import Positional, arg
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.hub import is_foreign
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet
-from counterpoint.evaluation.clip import Clip, panels_of
+from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet, Clip, panels_of
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from counterpoint.data.episode import EpisodeInfo
 from counterpoint.errors import require
 from counterpoint.formats.base import OnBadRow, raise_error, read_each, require_split
-from counterpoint.formats.boundary import parsing
+from counterpoint.formats.lerobot.tables import read_table as read_parquet
 from counterpoint.formats.recognition import GRADED_TABLES
 from counterpoint.formats.table import Row, read_table
 from counterpoint.formats.video_folder import ClipsStore, Part, Video, inside
@@ -86,8 +85,7 @@ class GradedStore(ClipsStore):
 def _rows(table: Path, on_bad_row: OnBadRow) -> Sequence[Row]:
     if table.suffix == ".jsonl":
         return read_table(table, ("file_name", "task", "reward"), on_bad_row=on_bad_row)
-    with parsing(table, "a table of videos with quality labels", "download it again"):
-        columns: dict[str, list[Any]] = pq.read_table(table).to_pydict()
+    columns: dict[str, list[Any]] = read_parquet(table).to_pydict()
     missing = [name for name in ("file_name", "task", "quality_label") if name not in columns]
     require(not missing, table, f"no {', '.join(missing)}", "file_name, task and quality_label", "download it again")
     count = len(columns["file_name"])

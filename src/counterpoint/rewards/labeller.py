@@ -24,7 +24,7 @@ from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import is_foreign, saved_digests
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset
-from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, reads_state, states_of
+from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, observed, reads_state, states_of
 from counterpoint.rewards.instructions import never_change
 from counterpoint.rewards.model import RewardModel, gains, late_fusion
 from counterpoint.rewards.sources import open_function
@@ -246,10 +246,8 @@ class FunctionLabeller:
         found = []
         for episode in block.episodes:
             steps = np.arange(self.store.episodes[episode].length)
-            seen = {camera: self.store.frames(episode, steps, camera) for camera in self.job.cameras}
-            changes = not all(never_change(view, view[0]) for view in seen.values())
-            if self.reward.reads_state:
-                seen[STATE] = states_of(self.store, episode)
+            seen = observed(self.reward, self.store, episode, steps, self.job.cameras)
+            changes = not all(never_change(seen[camera], seen[camera][0]) for camera in self.job.cameras)
             said = self.reward.predict(seen, self.job.instructions[episode])
             unknown = np.full(len(steps), np.nan)
             rows = [said.progress, *(unknown if one is None else one for one in (said.success, said.stage))]

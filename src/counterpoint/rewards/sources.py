@@ -19,7 +19,7 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import is_foreign
 from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, MissingExtraError, require
-from counterpoint.rewards.embedding import STATE, FrozenPart, embed_frames, embed_text
+from counterpoint.rewards.embedding import STATE, FrozenPart, embed_frames, embed_text, reads_state
 from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
 from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.workers import IN_PROCESS, Foreign
@@ -89,6 +89,11 @@ class EncoderReward:
         self.judges: dict[int, Reward] = {}
         self.run: Path | None = None
         self._texts: dict[str, Array] = {}
+
+    @property
+    def reads_state(self) -> bool:
+        """True if the encoder reads the robot's state."""
+        return reads_state(self.model.encoder)
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
         """Embed the video once; all curves are computed from these embeddings."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 
 from counterpoint.data.episode import Array
 from counterpoint.formats.lerobot.tables import CHECKED
+from counterpoint.provenance import provenance
 
 FOLDER = "reward_signals"
 PLACES = ("index", "episode_index", "frame_index")
@@ -61,10 +61,11 @@ def write_signals(
     episodes = np.asarray(columns["episode_index"])
     ends = [*(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(episodes)]
     facts = {"repo_id": repo_id, "revision": None, "total_episodes": len(ends), "total_frames": len(episodes)}
+    version = provenance()["packages"].get("lerobot")
     content = {
         "format": "lerobot.frame_signals",
         "schema_version": "1",
-        "provenance": _json({"lerobot_version": _lerobot(), "dataset": facts, "scoring": scoring}),
+        "provenance": _json({"lerobot_version": version, "dataset": facts, "scoring": scoring}),
         "descriptors": _json({name: asdict(signals[name]) for name in signals}),
     }
     about = {f"lerobot.scores.{key}": value for key, value in content.items()}
@@ -76,10 +77,3 @@ def write_signals(
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _lerobot() -> str | None:
-    try:
-        return metadata.version("lerobot")
-    except metadata.PackageNotFoundError:
-        return None
