@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,35 @@ def test_the_number_of_judges_follows_from_their_time(
     recipe = load_recipe("decisionnce_p-videos", changes)
     assert len(recipe.judges(Given((store,)))) == judges
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["rewound", "clipped", "failed", "counterfactual"])
+def test_altered_clips_are_trained_on_and_not_calibrated_on(kind: str, tmp_path: Path) -> None:
+    store, found = episodes(8, ["open the box", "wave"]), []
+    store.episodes = (replace(store.episodes[0], success=False), *store.episodes[1:])
+    for name, kinds in {"plain": (), "altered": (kind,)}.items():
+        run = trained("decisionnce_p-videos", store, tmp_path / name, **{"data.altered": kinds})
+        found.append(load_file(run.model / "model.safetensors"))
+        calibration = DualEncoder.from_pretrained(run.model).config.calibration
+        assert calibration is not None
+        assert calibration.measured_episodes == 7  # the successful episodes as recorded
+    assert any(not value.equal(found[1][name]) for name, value in found[0].items())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind", "said"),
+    [
+        ("vip-videos", "rewound", "learns no instructions"),
+        ("decisionnce_p-videos", "failed", "no training episode that is marked as failed"),
+        ("decisionnce_p-videos", "counterfactual", "no word with an opposite"),
+        ("liv-videos", "counterfactual", "no use for them"),
+    ],
+)
+def test_alterations_that_would_change_nothing_are_refused(recipe: str, kind: str, said: str, tmp_path: Path) -> None:
+    texts = ["wave", "nod"] if "no word" in said else ["open the box", "wave"]
+    with pytest.raises(BadInputError, match=said):
+        trained(recipe, episodes(4, texts), tmp_path / "run", **{"data.altered": (kind,)})
+    assert not (tmp_path / "run").exists()
 
 
 def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> None:

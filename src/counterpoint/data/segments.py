@@ -1,22 +1,43 @@
-"""Segments of episodes as episodes of their own.
+"""Parts of episodes as episodes of their own: segments, and altered copies that a reward should score low.
 
 A segment is a part of an episode with its own instruction. It ends where the next segment begins, or with the episode.
+
+Altered copies show an instruction that is undone or not completed, and say so in their own instruction. An objective
+that contrasts instructions thus learns to score the copy below the whole episode under the episode's instruction. The
+copies follow ReWiND (arXiv 2505.10911: rewound videos) and RoboReward (arXiv 2601.00675: videos cut short,
+counterfactual instructions). Both train a progress or a grade by regression, with a low target for such videos; here
+contrast takes the place of the targets. A rewound copy shows only the way back, because objectives draw segments, and
+a segment of the way there would be right. ReWiND's mismatched texts are the negatives of every contrast.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore, spread
 from counterpoint.data.store_views import Integers, StoreView
 
 Segments = Literal["episode", "task"]
 """`episode` takes whole episodes; `task` takes each segment of an episode as an episode of its own."""
+Alteration = Literal["rewound", "clipped", "failed", "counterfactual"]
+"""`rewound` adds a copy of each episode that goes back from a late step, `clipped` a copy that ends early; `failed`
+gives failed episodes an instruction that says so; `counterfactual` adds instructions with opposite words."""
+TEXTS: dict[str, str] = {"rewound": "undo: {}", "clipped": "begin to {}", "failed": "fail to {}"}
+"""The instruction of an altered episode, given its own."""
+OPPOSITES = (
+    *(("open", "close"), ("on", "off"), ("left", "right"), ("up", "down"), ("top", "bottom"), ("push", "pull")),
+    *(("pick up", "put down"), ("lift", "lower"), ("fold", "unfold"), ("lock", "unlock"), ("insert", "remove")),
+    *(("in", "out of"), ("into", "out of"), ("front", "back"), ("under", "on top of"), ("fill", "empty")),
+)
+"""Words that turn an instruction into one that the episode does not carry out."""
 
 
 class SegmentStore(StoreView):
@@ -90,3 +111,106 @@ def by_segments(store: EpisodeStore, segments: Segments) -> EpisodeStore:
 
 def _success(info: EpisodeInfo) -> bool | None:
     return info.success if len(info.segments) < 2 or info.success else None
+
+
+class AlteredStore(StoreView):
+    """A view that adds altered copies of episodes after the episodes themselves, for objectives on clips.
+
+    Frames, features and states of a copy are those of its steps; its times begin at 0 and rise. A copy counts as
+    failed. Episodes of fewer than twice `least` steps have no copies.
+
+    Args:
+        store: The whole store; kept as the attribute `whole`.
+        kinds: The alterations; `counterfactual` changes no episode.
+        least: Minimum number of steps of a copy, at least 2.
+        seed: Random seed of the copies' first and last steps.
+
+    Attributes:
+        owner: int64 [E], the episode of the whole store that each episode comes from.
+        steps: For each episode, the steps of that episode that it shows, int64 [T].
+    """
+
+    def __init__(self, store: EpisodeStore, kinds: Sequence[Alteration], *, least: int = 2, seed: int = 0) -> None:
+        self.whole = store
+        found = [*_originals(store, kinds), *_copies(store, kinds, max(least, 2), seed)]
+        self.owner = np.array([episode for episode, _, _ in found], np.int64)
+        self.steps = [steps for _, steps, _ in found]
+        super().__init__([store], np.zeros(len(found)), self.owner)
+        infos = zip(self.episodes, found, strict=True)
+        self.episodes = tuple(_altered(info, len(steps), kind) for info, (_, steps, kind) in infos)
+        self._inside = np.concatenate(self.steps)
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the whole store combined with the episodes' instructions and steps."""
+        shown = "".join(
+            f"{info.instruction}{steps.tolist()}" for info, steps in zip(self.episodes, self.steps, strict=True)
+        )
+        return hashlib.sha256(f"{self.whole.fingerprint}{shown}".encode()).hexdigest()
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return the images, uint8 [N, H, W, 3]."""
+        return super().frames(episode, self.steps[episode][np.asarray(indices, np.int64)], camera)
+
+    def depth(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return the distances [N, H, W]; see `EpisodeStore.depth`."""
+        return super().depth(episode, self.steps[episode][np.asarray(indices, np.int64)], camera)
+
+    def _values(self, source: str, episode: int) -> Any:
+        values, steps = super()._values(source, episode), self.steps[episode]
+        if values is None:
+            return None
+        return values[: len(steps)] if source == "timestamps" else values[steps]
+
+    def gather(
+        self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Read frames and vectors at their steps in the whole episodes."""
+        inside = self._inside[spread(self._starts[episodes], steps) + steps]
+        return self.whole.gather(source, self.owner[episodes], inside, camera=camera, out=out)
+
+
+_Part = tuple[int, Integers, str]  # an episode, the steps that are shown, and the alteration ("" for none)
+
+
+def _originals(store: EpisodeStore, kinds: Sequence[Alteration]) -> Iterator[_Part]:
+    for episode, info in enumerate(store.episodes):
+        yield episode, np.arange(info.length), "failed" if _marked(info, kinds) else ""
+
+
+def _copies(store: EpisodeStore, kinds: Sequence[Alteration], least: int, seed: int) -> Iterator[_Part]:
+    for episode, info in enumerate(store.episodes):
+        T = info.length
+        if 2 * least > T or _marked(info, kinds):
+            continue
+        if "rewound" in kinds:
+            rng = sample_rng(seed, episode, "rewound")
+            last = int(rng.integers(T // 2, T))
+            first = int(rng.integers(0, last - least + 2))
+            yield episode, np.arange(last, first - 1, -1), "rewound"
+        if "clipped" in kinds:
+            stop = int(sample_rng(seed, episode, "clipped").integers(T // 4, 3 * T // 4))
+            yield episode, np.arange(max(stop, least)), "clipped"
+
+
+def _marked(info: EpisodeInfo, kinds: Sequence[Alteration]) -> bool:
+    return info.success is False and "failed" in kinds
+
+
+def _altered(info: EpisodeInfo, length: int, kind: str) -> EpisodeInfo:
+    if not kind:
+        return info
+    texts = tuple(TEXTS[kind].format(text) for text in (info.instruction, *info.wordings))
+    own, *wordings = texts
+    return replace(info, length=length, instruction=own, success=False, segments=(), wordings=tuple(wordings))
+
+
+def counterfactuals(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the instructions with a word of `OPPOSITES` exchanged, without those that are in `texts` themselves."""
+    known = list(dict.fromkeys(texts))
+    found = []
+    for text in known:
+        for pair in OPPOSITES:
+            other = dict(zip(pair, reversed(pair), strict=True))
+            found.append(re.sub(rf"\b({'|'.join(pair)})\b", lambda match, to=other: to[match[0]], text))
+    return tuple(text for text in dict.fromkeys(found) if text not in known)

@@ -15,7 +15,7 @@ from counterpoint.data.cache import prepared
 from counterpoint.data.draws import cross_folds, hold_out
 from counterpoint.data.episode import visible
 from counterpoint.data.resize import Fit
-from counterpoint.data.segments import Segments, by_segments
+from counterpoint.data.segments import Alteration, AlteredStore, Segments, by_segments, counterfactuals
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
@@ -64,6 +64,10 @@ class DataConfig(SplitsConfig):
         state: True to read the robot's state (proprioception, `observation.state`) together with each image.
         segments: `episode` draws clips from whole episodes. `task` draws clips from the parts of an episode that are
             labelled with separate tasks, and takes these tasks as instructions.
+        altered: Training clips and texts that the reward learns to score low: `rewound` adds a copy of each episode
+            that goes back from a late step, with the instruction "undo: ..."; `clipped` adds a copy that ends early,
+            "begin to ..."; `failed` gives failed episodes the instruction "fail to ..."; `counterfactual` adds
+            instructions with opposite words, such as close for open, as negatives.
     """
 
     size: int = Field(64, ge=16)
@@ -77,6 +81,7 @@ class DataConfig(SplitsConfig):
     augmented_rows: int = Field(0, ge=0)
     state: bool = False
     segments: Segments = "episode"
+    altered: Listed[tuple[Alteration, ...]] = ()
 
     def views(self, store: EpisodeStore) -> tuple[str, ...]:
         """Return the names of the chosen cameras."""
@@ -123,7 +128,8 @@ class ClipsRecipe(PretrainingRecipe):
         statistics = _state_statistics(train, held_out) if self.data.state else None
         encoder = self.encoder.model_copy(update={"state": statistics})
         objective = build_objective(self.model_copy(update={"encoder": encoder}))
-        objective.extra_texts = _extra_texts(self, objective, train)
+        _check_altered(self, objective, train)
+        objective.extra_texts = extra_texts(self, objective, train)
         if self.compile:
             objective.encoder.image.compile()
         frozen = objective.encoder.config.freeze_image
@@ -141,6 +147,7 @@ class ClipsRecipe(PretrainingRecipe):
             return features_of(objective.encoder, _apart(store, cameras), **options)
 
         def build(store: EpisodeStore) -> tuple[Objective, EpisodeStore, BoundSpec]:
+            store = altered_clips(self, store)
             spec = objective.sampling().on_features(views) if frozen else objective.sampling()
             return objective, store, spec.bind(store, store.cameras[:1])
 
@@ -232,20 +239,48 @@ def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Sta
     return Statistics.of(train.column("state"))
 
 
-def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> tuple[str, ...]:
-    """Return the extra instructions; raise an error if a language objective has only one instruction in all."""
-    own = {info.instruction for info in store.episodes}
-    name, path = recipe.objective.name, recipe.extra_instructions
+def _check_altered(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> None:
+    """Raise an error if `data.altered` would change nothing."""
+    kinds, name, hint = recipe.data.altered, recipe.objective.name, "leave it out of data.altered"
+    found, expected = f"{list(kinds)} with {name}, which learns no instructions", "an objective that learns them"
+    require(objective.language or not kinds, "data.altered", found, expected, hint)
+    failures = any(info.success is False for info in store.episodes)
+    found, expected = "no training episode that is marked as failed", "some, for 'failed'"
+    require(failures or "failed" not in kinds, "data.altered", found, expected, hint)
+
+
+def altered_clips(recipe: ClipsRecipe, store: EpisodeStore) -> EpisodeStore:
+    """Return the training clips with the copies that `data.altered` names."""
+    kinds = recipe.data.altered
+    least, seed = recipe.data.min_length, recipe.train.seed
+    return AlteredStore(store, kinds, least=least, seed=seed) if set(kinds) - {"counterfactual"} else store
+
+
+def extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> tuple[str, ...]:
+    """Return the instructions that no clip carries out, from the file of the recipe and by `counterfactual`.
+
+    Raises:
+        BadInputError: If there are none although the recipe asks for some, the objective does not use them, or a
+            language objective has only one instruction in all.
+    """
+    own = dict.fromkeys(info.instruction for info in store.episodes)
+    name, path, kinds, texts = recipe.objective.name, recipe.extra_instructions, recipe.data.altered, tuple[str, ...]()
     if path is not None:
         where, hint = Path(path), "write one instruction a line"
         lines = where.read_text(encoding="utf-8").splitlines() if where.is_file() else []
         texts = tuple(dict.fromkeys(text for text in map(visible, lines) if text and text not in own))
         require(texts, where, "no further instruction", "a file of instructions", hint)
+    if "counterfactual" in kinds:
+        texts += (more := counterfactuals(own))
+        found, hint = f"no word with an opposite in {list(own)[:3]}", "write a file for --extra-instructions"
+        require(more, "data.altered", found, "such as open, left or on", hint)
+    if texts:
         works = [known for known in objective_names(ClipObjective) if objective_class(known, ClipObjective).takes_extra]
+        where = "--extra-instructions" if path else "data.altered"
         found = f"objective {name!r}, which has no use for them"
-        require(objective.takes_extra, "--extra-instructions", found, f"one of {', '.join(works)}", "leave it out")
+        require(objective.takes_extra, where, found, f"one of {', '.join(works)}", "leave it out")
         return texts
-    alone = objective.language and objective.contrasts and len(own) == 1
+    alone = objective.language and objective.contrasts and len(own) == 1 and not kinds
     found = f"one instruction, {next(iter(own), '')!r}, which {name} has nothing to contrast with"
     hint = "learn progress without language: actol-videos, vip-videos or tcn-videos"
     hint += ", or give --extra-instructions FILE" if objective.takes_extra else ""
