@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -64,8 +65,8 @@ class OGBenchConfig(FrozenConfig):
         agents: The agents, whose recipes are `AGENT-ogbench`.
         common: Overrides of every recipe, such as the number of steps.
         expert: The file of the ant's expert, with which the data sets of antmaze are recorded.
-        grid: By agent, values by key; every combination of values becomes a separate row. The share of future goals is
-            what the share of random ones leaves.
+        grid: By agent, a list of grids: values by key. Every combination of a grid's values becomes a separate row. The
+            share of future goals is what the share of random ones leaves.
         test_episodes: Number of episodes of each task.
         impls: The folder `impls` of OGBench's repository; without it, OGBench's own agents are not run.
         python: The interpreter of an environment with OGBench's requirements.
@@ -80,7 +81,7 @@ class OGBenchConfig(FrozenConfig):
     agents: tuple[Agent, ...] = Field(default=AGENTS, min_length=1)
     common: dict[str, Any] = Field(default={})
     expert: str = ""
-    grid: dict[Agent, dict[str, tuple[Any, ...]]] = Field(default={})
+    grid: dict[Agent, tuple[dict[str, tuple[Any, ...]], ...]] = Field(default={})
     test_episodes: PositiveInt = 50
     impls: str = ""
     python: str = ""
@@ -91,7 +92,7 @@ class OGBenchConfig(FrozenConfig):
     def variants(self, agent: Agent) -> dict[str, Tree]:
         """Return an agent's settings of the grid by their name, which is empty without a grid."""
         found: dict[str, Tree] = {}
-        for chosen in combinations(self.grid.get(agent, {})):
+        for chosen in chain.from_iterable(map(combinations, self.grid.get(agent, ({},)))):
             name = " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
             share = chosen.get("agent.actor_goals.random")
             found[name] = chosen | ({} if share is None else {"agent.actor_goals.future": 1 - share})

@@ -106,11 +106,14 @@ def test_the_search_has_as_many_settings_for_both_agents() -> None:
 
 def test_a_grid_names_its_settings_and_leaves_the_rest_to_future_goals() -> None:
     grid = {"agent.alpha": (1, 3), "agent.actor_goals.random": (0.5,)}
-    config = OGBenchConfig(data="DATA", datasets=("cube-single-play",), grid={"crl": grid})
+    config = OGBenchConfig(
+        data="DATA", datasets=("cube-single-play",), grid={"crl": (grid, {"agent.discount": (0.97,)})}
+    )
     goals = {"agent.actor_goals.random": 0.5, "agent.actor_goals.future": 0.5}
     assert config.variants("crl") == {
         "alpha 1 random 0.5": {"agent.alpha": 1, **goals},
         "alpha 3 random 0.5": {"agent.alpha": 3, **goals},
+        "discount 0.97": {"agent.discount": 0.97},
     }
     assert config.variants("gcbc") == {"": {}}
 
