@@ -22,6 +22,7 @@ class Row(FrozenConfig):
         start: The row with whose weights training starts; random weights by default.
         pick: The way to draw the frames of a training clip; by default the objective's own way.
         padding: Number of frames of the next episode at the end of a training clip, as a share of the clip's frames.
+        failures: True to train on the failed episodes too.
     """
 
     recipe: str
@@ -32,6 +33,7 @@ class Row(FrozenConfig):
     start: str | None = None
     pick: Literal["own", "a tenth", "half", "whole"] = "own"
     padding: float = Field(0.0, ge=0)
+    failures: bool = False
 
 
 class Videos(FrozenConfig):
@@ -67,6 +69,8 @@ class RewardsConfig(FrozenConfig):
         opposite: The relation of instructions that undo each other.
         pairs: Recorded clips in which one task follows another, each part with the instruction of a training video;
             without it, clips of two actions are not measured.
+        failures: By name, data with the splits `train` and `test` that hold failed episodes of the same tasks: the test
+            videos, all of which succeed, are told apart from the failures of `test`.
         reworded: True to measure rewards under other words too.
         gate: Number of training videos of each instruction that are measured too, to check that a method learned them.
         seeds: Random seeds of weights and batches.
@@ -84,6 +88,7 @@ class RewardsConfig(FrozenConfig):
     relations: dict[str, dict[str, tuple[str, ...]]] = Field(default={})
     opposite: str = "contradictory"
     pairs: str = ""
+    failures: dict[str, str] = Field(default={})
     reworded: bool = True
     gate: int = Field(0, ge=0)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)

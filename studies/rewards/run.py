@@ -27,7 +27,7 @@ from torch import Tensor
 from counterpoint.data.cache import cached
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.store_views import OneCameraStore, SubsetStore
+from counterpoint.data.store_views import OneCameraStore, StoreView, SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
@@ -37,7 +37,7 @@ from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.formats import open_dataset, split_names
 from counterpoint.rewards.embedding import embed_text
 from counterpoint.rewards.model import RewardModel, cosine, potential
-from counterpoint.training.clips import ClipsRecipe, build_objective
+from counterpoint.training.clips import ClipsRecipe, altered_clips, build_objective, extra_texts
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
 from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
@@ -51,8 +51,9 @@ Array = NDArray[np.float64]
 WHOLE, TRAIN, TEST, PAIRS = "own videos", "train", "test", "pairs"
 EACH_VIDEO = (f"{WHOLE}: matched", f"{WHOLE}: identification", "smoothness")
 """Groups with one entry per test video, in order."""
-Stores = Mapping[str, EpisodeStore]
-"""Videos by name: the study's own (or their splits for training and test), and the further videos."""
+Stores = Mapping[Any, EpisodeStore]
+"""Videos by name: the study's own (or their splits for training and test), and the further videos; failures have the
+key (name, split)."""
 Found = dict[str, list[Numbers]]
 """Groups of measurements by name, with one entry per video, or per pair of video and instruction."""
 
@@ -101,7 +102,9 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
         `groups`: means over videos by group and number. `tasks`: means over test videos by instruction and number.
     """
     stores, found, tasks = stores_of(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
-    for number, (train, test) in enumerate(parts(config, stores)):
+    for number, (own, test) in enumerate(parts(config, stores)):
+        failed = [failures(stores[name, TRAIN]) for name in config.failures if config.rows[row].failures]
+        train = joined([own, *failed])
         model = fit_row(config, row, train, seed + 1000 * number)
         clips = padded(train, config.rows[row].padding)
         measured = _measured(config, model, train, test, clips, stores)
@@ -109,6 +112,11 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
             found.setdefault(group, []).extend(records)
         for info, *records in zip(test.episodes, *(measured[group] for group in EACH_VIDEO), strict=True):
             tasks.setdefault(info.instruction, []).append({key: one[key] for one in records for key in one})
+        reader = reader_of(model, train)
+        for name in config.failures:
+            for text, numbers in told_apart(reader, test, failures(stores[name, TEST])).items():
+                found.setdefault(f"success: {name}", []).append(numbers)
+                tasks[text].append({f"auroc: {name}": numbers["auroc"]})
     groups, each = ({key: means(records) for key, records in of.items()} for of in (found, tasks))
     return {"form": model.form, "groups": groups, "tasks": each}
 
@@ -190,6 +198,8 @@ def checkpoints(
     """
     torch.manual_seed(seed)
     objective = build_objective(recipe)
+    objective.extra_texts = extra_texts(recipe, objective, store)
+    store = altered_clips(recipe, store)
     if start is not None:
         objective.encoder.load_state_dict(start)
     learner = ObjectiveLearner(
@@ -299,6 +309,35 @@ def _measured(
     return found
 
 
+def failures(store: EpisodeStore) -> EpisodeStore:
+    """Return the failed episodes of a store."""
+    return SubsetStore(store, [at for at, info in enumerate(store.episodes) if info.success is False])
+
+
+def joined(stores: Sequence[EpisodeStore]) -> EpisodeStore:
+    """Return several stores as one."""
+    counts = [len(store.episodes) for store in stores]
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    return stores[0] if len(stores) == 1 else StoreView(stores, np.repeat(np.arange(len(stores)), counts), numbers)
+
+
+def told_apart(reader: Reader, solved: EpisodeStore, failed: EpisodeStore) -> dict[str, Numbers]:
+    """Return, for each instruction, the AUROC of whole videos' scores: successes against failures."""
+    found: dict[str, Numbers] = {}
+    scores: list[tuple[str, bool, float]] = []
+    for store, success in ((solved, True), (failed, False)):
+        shown = embed_store(reader.model.encoder, store, instructions=list(reader.targets))
+        for video, own in zip(shown.videos, shown.own, strict=True):
+            text = shown.instructions[own]
+            score = reader.gains(video, reader.of([text]), [(0, len(video) - 1)])
+            scores.append((text, success, float(score[0, 0])))
+    for text in dict.fromkeys(text for text, success, _ in scores if not success):
+        own = [(value, success) for words, success, value in scores if words == text]
+        values, positive = np.array([value for value, _ in own]), np.array([success for _, success in own])
+        found[text] = {"auroc": float(metrics.auroc(values, positive))}
+    return found
+
+
 def smoothness(embedded: EmbeddedVideos) -> list[Numbers]:
     """Return AcTOL's continuity of each video at unit length: the largest step over the mean step, and Eq. 4."""
     rows = [video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12) for video in embedded.videos]
@@ -392,12 +431,14 @@ def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
     return found
 
 
-def stores_of(config: RewardsConfig, row: str) -> dict[str, EpisodeStore]:
+def stores_of(config: RewardsConfig, row: str) -> dict[Any, EpisodeStore]:
     """Return the videos in the form that a row's encoder reads: features of its frozen backbone, or frames."""
     recipe = row_recipe(config, row)
     names = split_names(config.data)
     own = {name: name for name in (TRAIN, TEST)} if {TRAIN, TEST} <= set(names) else {WHOLE: None}
-    videos = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
+    videos: dict[Any, Videos] = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
+    for name, data in config.failures.items():
+        videos |= {(name, split): Videos(data=data, split=split, camera=config.camera) for split in (TRAIN, TEST)}
     if config.pairs:
         videos[PAIRS] = Videos(data=config.pairs, camera=config.camera)
     found = {

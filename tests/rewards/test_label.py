@@ -19,6 +19,7 @@ from torch import Tensor
 from counterpoint.blocks import Block, Engine
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Episode
+from counterpoint.data.segments import SegmentStore
 from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import saved_digests
@@ -28,10 +29,11 @@ from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
-from counterpoint.rewards.label import label, model_name
+from counterpoint.rewards.label import dense_progress, label, model_name
 from counterpoint.rewards.labeller import Labeller, labels_in_words
 from counterpoint.rewards.model import gains
 from counterpoint.workers import Foreign
+from tests.data.numbered import numbered_store
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.formats.lerobot.made import episode as made
@@ -443,12 +445,31 @@ def test_segments_are_labelled_under_their_own_tasks(data: Path, model: Path, tm
     assert found["segment"].tolist() == [0, 0, 1, 1, 1]
     assert found["episode_index"].tolist() == [0] * 5
     assert found["frame_index"].tolist() == list(range(5))
+    shares = np.array([2, 2, 3, 3, 3]) / 5
+    before = np.array([0, 0, 2, 2, 2]) / 5
+    np.testing.assert_allclose(found["progress_dense"], before + shares * found["progress_sparse"], atol=1e-6)
     for text, rows in ((first, slice(0, 2)), (second, slice(2, 5))):
         frames = {name: images[rows] for name, images in long.frames.items()}
         short = Episode(frames, text, np.arange(rows.stop - rows.start) / 10)
         root = write_v30(tmp_path / text, [short], image_cameras=["top"])
         alone = columns(label(root, model=run, out=tmp_path / f"{text}.parquet"))
         np.testing.assert_allclose(found["reward"][rows], alone["reward"], atol=0.02)
+
+
+def test_segments_add_their_mean_share_to_the_progress_of_an_episode() -> None:
+    whole = numbered_store([10, 10, 4])
+    parts = [((0, "reach"), (4, "grasp")), ((0, "reach"), (2, "grasp"), (6, "place")), ()]
+    whole.episodes = tuple(replace(info, segments=own) for info, own in zip(whole.episodes, parts, strict=True))
+    store = SegmentStore(whole)
+    progress = np.concatenate([np.linspace(0, 1, length) for length in store.lengths])
+    dense = np.split(dense_progress(store, progress), [10, 20])
+    reach, grasp, place = np.mean([0.4, 0.2]), np.mean([0.6, 0.4]), 0.4
+    assert dense[0][[3, 9]] == pytest.approx([reach / (reach + grasp), 1])
+    total = reach + grasp + place
+    assert dense[1][[1, 5, 9]] == pytest.approx([reach / total, (reach + grasp) / total, 1])
+    assert dense[1][2] == pytest.approx(reach / total)  # the second segment begins where the first one ended
+    np.testing.assert_allclose(dense[2], np.linspace(0, 1, 4), atol=1e-6)
+    assert all((np.diff(one) >= -1e-7).all() for one in dense)
 
 
 def test_instructions_may_come_from_the_call_or_a_file(data: Path, model: Path, tmp_path: Path) -> None:

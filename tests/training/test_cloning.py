@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
@@ -17,6 +18,7 @@ from counterpoint.training.run import list_checkpoints
 from tests.data.reading import read_episode
 from tests.marks import quick
 from tests.policies.demos import demonstrations, observed
+from tests.rewards.test_weighting import written
 from tests.training.runs import clone, cloning
 
 
@@ -81,6 +83,26 @@ def test_seeds_alone_decide(freeze: bool, history: int, tmp_path: Path) -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
     other = weights(clone(start, store, config(4, seed=1, **settings), tmp_path / "other"))
     assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_steps_of_weight_zero_teach_nothing(freeze: bool, tmp_path: Path) -> None:
+    store, found = demonstrations(2), []
+    episodes = [read_episode(store, number) for number in range(2)]
+    assert episodes[1].actions is not None
+    swapped = episodes[1].actions[[1, 0, *range(2, len(episodes[1].actions))]]
+    other = MemoryStore([episodes[0], replace(episodes[1], actions=swapped)])
+    progress = {number: np.linspace(number, 1 - number, len(one)) for number, one in enumerate(episodes)}
+    file = written(tmp_path / "progress.parquet", progress)
+    for name, data in {"store": store, "other": other}.items():
+        for weighted in (True, False):
+            recipe = config(3, freeze=freeze)
+            chosen = recipe.data.model_copy(update={"weights": str(file) if weighted else None})
+            policy = clone(encoder(), data, recipe.model_copy(update={"data": chosen}), tmp_path / f"{name}{weighted}")
+            found.append(weights(policy))
+    pairs = zip(found[:2], found[2:], strict=True)
+    agree = [all(torch.equal(value, other[key]) for key, value in one.items()) for one, other in pairs]
+    assert agree == [True, False]
 
 
 def test_evaluations_change_nothing(tmp_path: Path) -> None:

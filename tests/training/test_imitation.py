@@ -19,6 +19,7 @@ from counterpoint.training.imitation import AuxiliaryConfig, ImitationRecipe
 from counterpoint.training.settings import TrainConfig
 from tests.data.reading import read_episode
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
+from tests.rewards.test_weighting import written
 from tests.training.runs import imitate
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -58,6 +59,22 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {"icon/loss", "icon/qualifying", "imitation"} <= lines[0].keys()
     assert [line["step"] for line in lines if line["split"] == "val"] == [2, 4]
+
+
+def test_steps_of_weight_zero_teach_nothing(tmp_path: Path) -> None:
+    store = masked_demos()
+    episodes = [read_episode(store, number) for number in range(2)]
+    assert episodes[1].actions is not None
+    swapped = episodes[1].actions[[1, 0, *range(2, 14)]]  # far from the last step, whose chunk of no steps has a weight
+    other = MemoryStore([episodes[0], replace(episodes[1], actions=swapped)], fps=20)
+    file = written(tmp_path / "progress.parquet", {0: np.linspace(0, 1, 20), 1: np.linspace(1, 0, 14)})
+    found = {}
+    for name, data in {"store": store, "other": other}.items():
+        for weighted in (False, True):
+            recipe = small_imitation(data={"weights": str(file)} if weighted else {})
+            found[name, weighted] = imitate(recipe, data, out=tmp_path / f"{name}{weighted}", camera=CAMERAS)
+    assert not same(weights(found["store", False]), weights(found["other", False]))
+    assert same(weights(found["store", True]), weights(found["other", True]))
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ class SubsetStore(StoreView):
 def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore:
     """Return a view of a store with one more vector, such as features; `values` has all steps: [all steps, ...]."""
     view = SubsetStore(store, range(len(store.episodes)))
-    view._columns[source] = values
+    view._columns.update(store._columns | {source: values})
     return view
 
 

@@ -38,6 +38,10 @@ ORDER = "order", Noise((), "uniform")
 """Batch key and sampler of the random numbers that `other_rows` sorts a batch by; pass it to `Spec.with_transform`."""
 
 
+WEIGHT = "weight"
+"""Batch key of the weight of each sample's steps, float32 [B, H], of which the newest counts; absent if all weigh 1."""
+
+
 class NonFiniteError(ArithmeticError):
     """An error for a loss or gradient that is not finite; the parameters keep their values from before the step."""
 
@@ -453,6 +457,14 @@ def check_frames(frames: Float[Tensor, "B F D"], order: str) -> None:
     if frames.ndim != 3 or frames.shape[1] < least:
         hint = f"pass the embeddings of ({order}) of each clip, in this order"
         raise BadInputError("frames", shapes(frames), f"[B, F, D] with F >= {least}", hint)
+
+
+def weighted_mean(losses: Float[Tensor, "B ..."], batch: Batch) -> Float[Tensor, ""]:
+    """Return the mean of losses; samples are weighted by `WEIGHT` if the batch has it, and all weights of 0 give 0."""
+    if WEIGHT not in batch:
+        return losses.mean()
+    weights: Tensor = batch[WEIGHT][:, -1]
+    return (losses.reshape(len(losses), -1).mean(1) * weights).sum() / (weights.sum() + 1e-6)
 
 
 Module = TypeVar("Module", bound=nn.Module)

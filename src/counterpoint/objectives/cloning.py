@@ -22,7 +22,7 @@ from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import absolute_action_error, action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.base import WEIGHT, Batch, Features, LossOutput, weighted_mean
 from counterpoint.objectives.steps import StepConfig, StepObjective
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
@@ -120,15 +120,17 @@ class Cloning(StepObjective):
         return Features({"predicted": predicted})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return the mean squared error of a_t over unpadded action dimensions."""
+        """Return the mean squared error of a_t over unpadded action dimensions, weighted by the steps' weights."""
         hint = "use demonstrations with logged actions"
         require(batch.get("actions") is not None, "batch", "no actions", "`actions` [B, 1, A]", hint)
         predicted, mask = features.rows["predicted"], batch["action_mask"]
         actions = self.head.normalizer(batch["actions"][:, 0])
         error, constant = absolute_action_error(predicted, actions, mask=mask)
-        return LossOutput(
-            action_error(predicted, actions, mask=mask), {"action_error": error, "action_error_constant": constant}
-        )
+        loss = action_error(predicted, actions, mask=mask)
+        if WEIGHT in batch:
+            rows = (predicted - actions).square().where(mask, 0).sum(1) / mask.sum(1).clamp_min(1)
+            loss = weighted_mean(rows, batch)
+        return LossOutput(loss, {"action_error": error, "action_error_constant": constant})
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the policy; it shares its parameters with this objective."""

@@ -24,7 +24,7 @@ from counterpoint.data.augment import Noise, centre_corner, cropped, cropped_vie
 from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
+from counterpoint.objectives.base import Batch, Features, LossOutput, Objective, weighted_mean
 from counterpoint.objectives.crossway import CrosswayDecoder
 from counterpoint.objectives.icon import ICon, IConConfig
 from counterpoint.objectives.steps import StepObjective
@@ -283,7 +283,8 @@ class Imitation(Objective):
         """Return the squared error of the noise plus the weighted terms."""
         assert isinstance(features, ImitationFeatures)
         rows = features.rows
-        imitation = functional.mse_loss(rows["predicted"].float(), rows["target"].float())
+        errors = functional.mse_loss(rows["predicted"].float(), rows["target"].float(), reduction="none")
+        imitation = weighted_mean(errors, batch)
         total, metrics = imitation, {"imitation": imitation, **features.errors}
         for name, output in features.terms.items():
             total = total + self._terms()[name].weight * output.loss

@@ -9,7 +9,9 @@ Columns, with one row per frame in the order of the data set:
     reward                              the raw reward of the calibrated form, the mean over cameras
     gain                                the reward gained since the episode's first frame
     segment                             number of the frame's segment in its episode, if the model was trained on
-                                        segments (`data.segments`): each segment is then labelled under its own task
+                                        segments (`data.segments`): each segment is then labelled under its own task,
+                                        and `progress_sparse` is the progress of that task
+    progress_dense                      with segments: progress of the whole episode, whose segments add up
     success                             True once progress reaches the calibrated threshold, until it falls .1 below it;
                                         left out if too few failures were recorded to fix the threshold
     unlike_training                     True if the frame's distance to the training data exceeds a calibrated threshold
@@ -33,6 +35,7 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import Float
 from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
@@ -53,6 +56,7 @@ from counterpoint.parameter_types import Computes, File, Image, Model, Name, Nam
 from counterpoint.provenance import provenance
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, read_goal
 from counterpoint.rewards.labeller import FunctionLabeller, Labeller, Labelling, labeller_of, open_labeller
+from counterpoint.rewards.weighting import spread_in_words
 from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[Any]
@@ -155,6 +159,7 @@ def label(
     what = "segments" if segments == "task" else "episodes"
     print(f"Labelled {len(every)} {what}, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else ""))
     print(words)
+    print(spread_in_words(np.split(table["progress_sparse"].to_numpy(), np.cumsum(store.lengths)[:-1])))
     if still:
         print(f"Nothing changes in {'; '.join(_place(store, one) for one in still)}: the labels say nothing")
     return target
@@ -242,6 +247,7 @@ def _table(
     found = labeller.columns(parts)
     if isinstance(store, SegmentStore):
         columns["segment"] = np.repeat(own - np.searchsorted(owner, owner), lengths)
+        columns["progress_dense"] = dense_progress(store, found["progress_sparse"])
     job = labeller.job
     about = {"cameras": job.cameras, "monotone": job.monotone, "data": store.fingerprint, **labeller.about()}
     metadata = {
@@ -253,6 +259,25 @@ def _table(
     words = labeller.in_words(found, last, "segments" if isinstance(store, SegmentStore) else "episodes")
     still = [number for number, part in enumerate(parts) if not part[-1][0]]
     return pa.table(columns | found, metadata=metadata), words, still
+
+
+def dense_progress(store: SegmentStore, progress: Float[Array, " N"]) -> Float[NDArray[np.float32], " N"]:
+    """Return the progress of whole episodes from that of their segments, as LeRobot's `progress_dense` is defined.
+
+    A segment adds its mean share of the episodes' frames, over the episodes that have a segment of this task. The
+    shares of an episode's segments are scaled so that they add up to 1.
+
+    Args:
+        store: The segments.
+        progress: Progress of the task of each step's segment, in [0, 1], segment after segment.
+    """
+    part = store.lengths / np.bincount(store.owner, store.lengths)[store.owner]
+    tasks = np.unique([info.instruction for info in store.episodes], return_inverse=True)[1]
+    share = (np.bincount(tasks, part) / np.bincount(tasks))[tasks]
+    share /= np.bincount(store.owner, share)[store.owner]
+    before = np.cumsum(share) - share - store.owner  # the shares of each episode add up to 1
+    whole = np.repeat(before, store.lengths) + np.repeat(share, store.lengths) * progress
+    return np.clip(whole, 0, 1).astype(np.float32)
 
 
 def model_name(model: str) -> str:
@@ -267,6 +292,7 @@ def model_name(model: str) -> str:
 
 SIGNALS = {
     "progress_sparse": ("progress", Signal("progress of the episode's task", "higher", (0.0, 1.0))),
+    "progress_dense": ("progress_dense", Signal("progress of the whole episode", "higher", (0.0, 1.0))),
     "reward": ("reward", Signal("raw reward of the calibrated form", "higher")),
     "gain": ("gain", Signal("reward gained since the first frame", "higher")),
     "segment": ("segment", Signal("number of the frame's segment in its episode")),

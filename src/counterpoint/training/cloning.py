@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import Decode, prepared
+from counterpoint.data.episode import Array
 from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.data.store_views import StateStore, SubsetStore, with_column
@@ -27,11 +29,13 @@ from counterpoint.errors import relocated, require
 from counterpoint.evaluation.evaluate import task_maker
 from counterpoint.evaluation.rollout import RESULT, episode_seed, rollout, write_report
 from counterpoint.formats import open_dataset, split_names
+from counterpoint.objectives.base import WEIGHT
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.instructions import placeholders_in_words
+from counterpoint.rewards.weighting import KAPPA, step_weights
 from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
@@ -58,6 +62,11 @@ class DemonstrationsConfig(FrozenConfig):
             it is read.
         cache: Folder for training stores; by default the user's cache folder.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
+        weights: Progress file of the whole data set, which `counterpoint label` or LeRobot wrote. Steps that make more
+            progress then weigh more (RA-BC); by default all weigh the same.
+        weights_column: The file's column of progress.
+        weights_chunk: Number of steps over which progress is compared; LeRobot takes the policy's chunk size.
+        kappa: A step whose chunk makes more progress than this has the full weight; `counterpoint label` suggests one.
     """
 
     camera: str | tuple[str, ...] | None = None
@@ -69,6 +78,18 @@ class DemonstrationsConfig(FrozenConfig):
     decode: Decode = free("once")
     cache: str | None = free(None)
     dialect: str | None = None
+    weights: str | None = None
+    weights_column: str = "progress_sparse"
+    weights_chunk: int = Field(default=16, ge=1)
+    kappa: float = KAPPA
+
+    def step_weights(self, data: str | Path | EpisodeStore, store: EpisodeStore) -> Array | None:
+        """Return the weight of each step of the chosen demonstrations, [all steps]; `None` without a file."""
+        if self.weights is None:
+            return None
+        whole = data if isinstance(data, EpisodeStore) else open_dataset(Path(data), dialect=self.dialect)
+        options: dict[str, Any] = {"column": self.weights_column, "chunk": self.weights_chunk, "kappa": self.kappa}
+        return step_weights(Path(self.weights), whole, store, **options)
 
 
 class RolloutsConfig(FrozenConfig):
@@ -177,6 +198,7 @@ class CloningRecipe(OfflineRecipe):
             _check_instructions(encoder, sorted({info.instruction for info in source.episodes}))
         demonstrations = Demonstrations.of(source, frame_size(source, cameras[0]) if cameras else None)
         self.evaluation.check(demonstrations)
+        weights = self.data.step_weights(given.one(), source)
 
         def build(store: EpisodeStore) -> tuple[Cloning, EpisodeStore, BoundSpec]:
             encoder.to(given.device)
@@ -192,6 +214,7 @@ class CloningRecipe(OfflineRecipe):
             changed = self.cloning.shift or self.cloning.brightness
             if not cameras or (self.cloning.freeze and not changed):
                 store, spec = embedded(encoder, store, spec, cameras)
+            store, spec = weighted(store, spec, weights)
             return objective, store, spec.bind(store, cameras)
 
         def prepare(store: EpisodeStore) -> EpisodeStore:
@@ -201,7 +224,7 @@ class CloningRecipe(OfflineRecipe):
             read = encoder.takes_instruction or self.cloning.language
             return placeholders_in_words(info.instruction for info in source.episodes if read and info.instruction)
 
-        identity = {"cameras": list(cameras), "encoder": digest_of(encoder)}
+        identity = {"cameras": list(cameras), "encoder": digest_of(encoder)} | weights_identity(weights)
         return Opened(source, None, prepare, build, identity, words=words)
 
     def rollouts(self, learner: ObjectiveLearner, folder: Path) -> Callable[[int], dict[str, float]] | None:
@@ -259,6 +282,21 @@ def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsC
 def with_states(store: EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
     """Return a view of the store whose `state` joins the sources in `config.state`."""
     return store if config.state == ("state",) else StateStore(store, config.state)
+
+
+def weighted(store: EpisodeStore, spec: Spec, weights: Array | None) -> tuple[EpisodeStore, Spec]:
+    """Return a store and a spec whose batches hold the weight of each sample's step, `weight` [B, H] (the last counts).
+
+    Without weights, both are returned as they are.
+    """
+    if weights is None:
+        return store, spec
+    return with_column(store, "weights", weights), spec.with_read(WEIGHT, Read("weights", "offsets"))
+
+
+def weights_identity(weights: Array | None) -> dict[str, str]:
+    """Return the digest of steps' weights as a part of a run's identity; empty without weights."""
+    return {} if weights is None else {"weights": hashlib.sha256(weights.tobytes()).hexdigest()}
 
 
 CHUNK = 256

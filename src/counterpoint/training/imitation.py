@@ -35,6 +35,8 @@ from counterpoint.training.cloning import (
     check_frames,
     frame_size,
     open_demonstrations,
+    weighted,
+    weights_identity,
     with_states,
 )
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
@@ -156,6 +158,7 @@ class ImitationRecipe(OfflineRecipe):
         set_seed(self.train.seed)
         recorded = frame_size(source, cameras[0]) if cameras else None
         objective = build_imitation(self, source, cameras, start, recorded)
+        weights = self.data.step_weights(data, source)
         masked = contrasted_cameras(self.icon, cameras, source.cameras) if self.icon.weight else ()
         masks = [mask_camera(camera) for camera in masked]
 
@@ -167,10 +170,11 @@ class ImitationRecipe(OfflineRecipe):
         def build(store: EpisodeStore) -> tuple[Imitation, EpisodeStore, BoundSpec]:
             for camera in cameras[:1]:
                 check_frames(store, camera, self.frame, "the configuration's frame")
-            return objective, store, objective.sampling().bind(store, cameras)
+            store, spec = weighted(store, objective.sampling(), weights)
+            return objective, store, spec.bind(store, cameras)
 
         start_from = None if given.start_from is None else str(Path(given.start_from).resolve())
-        identity = {"cameras": list(cameras), "start_from": start_from}
+        identity = {"cameras": list(cameras), "start_from": start_from} | weights_identity(weights)
         held_out = validation or self._held_out(data)
         return Opened(source, held_out, prepare, build, identity, rescored=bool(self.train.eval_every))
 
@@ -185,7 +189,9 @@ class ImitationRecipe(OfflineRecipe):
         split = validation_split(Path(data), "val")
         if split is None or split not in split_names(Path(data)):
             return None
-        return open_demonstrations(data, self.data.model_copy(update={"split": split, "episodes": None}))
+        return open_demonstrations(
+            data, self.data.model_copy(update={"split": split, "episodes": None, "weights": None})
+        )
 
 
 def build_imitation(

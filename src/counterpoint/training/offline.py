@@ -21,7 +21,7 @@ from counterpoint.encoders.hub import SavedModel
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset, split_names, validation_split
 from counterpoint.formats.remote import absolute
-from counterpoint.objectives.base import Objective
+from counterpoint.objectives.base import WEIGHT, Objective
 from counterpoint.training.distributed import meet
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.loop import Source
@@ -164,7 +164,8 @@ class OfflineRecipe(Recipe):
             learner = ObjectiveLearner(
                 objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=seed, memory=self.memory
             )
-            plain = replace(bound, spec=replace(bound.spec.with_read("masks", None), beside={}))  # no auxiliary terms
+            # Auxiliary terms and the weights of steps are for training only.
+            plain = replace(bound, spec=replace(bound.spec.with_read("masks", None).with_read(WEIGHT, None), beside={}))
             scored, seen = (
                 Sampler(one, plain, batch_size=batch_size, seed=seed, **ranks) if one is not None else None
                 for one in (validation, store if opened.rescored else None)

@@ -5,22 +5,26 @@
 
 A row group is an episode. The file's metadata hold its version, its provenance and a description of every signal, as
 JSON with sorted keys. The layout is that of September 2026 (commit fe446b2), which was not merged then.
+
+`read_signals` reads it, and the progress files of LeRobot 0.6 and of `counterpoint label`, which have the same places.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from counterpoint.data.episode import Array
-from counterpoint.formats.lerobot.tables import CHECKED
+from counterpoint.errors import BadInputError, require
+from counterpoint.formats.lerobot.tables import CHECKED, as_array, as_matrix, read_table, reading
 from counterpoint.provenance import provenance
 
 FOLDER = "reward_signals"
@@ -77,3 +81,46 @@ def write_signals(
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def read_signals(path: Path, numbers: Sequence[int], lengths: Sequence[int]) -> dict[str, dict[int, Array]]:
+    """Read the numbers of every frame from a sidecar or a progress file, whose rows may have any order.
+
+    Args:
+        path: The parquet file: `episode_index`, `frame_index` or `index`, and columns of numbers.
+        numbers: The `episode_index` of each of the data set's E episodes.
+        lengths: The number of frames T of each episode.
+
+    Returns:
+        Under the name of each column of numbers except places and timestamps: the values of each episode that the file
+        has, float64 [T], under the episode's place among the E; NaN where a value is missing.
+
+    Raises:
+        BadInputError: If the columns are others, the data set lacks an episode of the file, or an episode has another
+            number of frames in the file than in the data set.
+    """
+    table, hint = read_table(path), "it belongs to other data, or to this data before an edit: compute it again"
+    order = next((name for name in ("frame_index", "index") if name in table.column_names), "")
+    missing = [name for name in ("episode_index", order or "frame_index") if name not in table.column_names]
+    expected = "columns episode_index, frame_index and some of numbers"
+    require(not missing, path, f"no column {' and '.join(missing)}", expected, "name a progress file")
+    episode, frame = (as_matrix(path, table, name)[:, 0] for name in ("episode_index", order))
+    rows = np.lexsort((frame, episode))
+    found, starts = np.unique(episode[rows], return_index=True)
+    places, spans = {number: place for place, number in enumerate(numbers)}, dict[int, Array]()
+    for number, own in zip(found.tolist(), np.split(rows, starts[1:]), strict=True):
+        if number not in places:
+            raise BadInputError(path, f"episode {number}", f"episodes from {min(numbers)} to {max(numbers)}", hint)
+        length, where = lengths[places[number]], f"{path}, episode {number}"
+        require(len(own) == length, where, f"{len(own)} frames", f"{length}, as in the data set", hint)
+        counted = order == "index" or bool((frame[own] == np.arange(length)).all())
+        require(counted, where, "a frame_index that does not count its frames", f"0 to {length - 1}", hint)
+        spans[places[number]] = own
+    values = dict[str, Array]()
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if number and name not in (*PLACES, "timestamp"):
+            with reading(path, f"numbers in {name}"):
+                values[name] = as_array(pc.fill_null(table[name].cast(pa.float64()), np.nan))
+    require(values, path, "no column of numbers beside the places", expected, "name a progress file")
+    return {name: {place: column[own] for place, own in spans.items()} for name, column in values.items()}
