@@ -127,6 +127,7 @@ OWN_STREAMS = {
     "evaluation/compare.py": "chooses the frames of scenes",
     "evaluation/statistics.py": "resamples results",
     "agents/base.py": "initial weights",
+    "encoders/convert.py": "initial weights",
     "rewards/sources.py": "initial weights",
     "training/agent.py": "initial weights",
     "training/clips.py": "initial weights",

@@ -21,7 +21,7 @@ _downloads: dict[str, str] = {}
 
 
 def note_download(name: str, revision: str) -> None:
-    """Record the commit of a Hugging Face Hub repository from which this process took weights."""
+    """Record weights that this process took: the commit of a Hub repository, or the digest of a released file."""
     _downloads[name] = revision
 
 

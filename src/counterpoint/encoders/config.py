@@ -30,8 +30,8 @@ IMAGE_TOWERS = LazyTable(
 """Image tower -> the function that returns an `ImageTower` for an `EncoderConfig`."""
 
 Colour = tuple[float, float, float]
-Fit = Literal["stretch", "crop"]
-Resample = Literal["bilinear", "bicubic"]
+Fit = Literal["stretch", "crop", "crop_others"]
+Resample = Literal["bilinear", "bicubic", "bilinear_aliased"]
 
 
 class EncoderConfig(FrozenConfig):
@@ -61,9 +61,9 @@ class EncoderConfig(FrozenConfig):
         dropout: Share of a frozen backbone's features that is dropped in training.
         image_size: Side in pixels of the tower's square input.
         fit: How frames become squares: `stretch` squeezes the whole frame; `crop` resizes the shorter side and crops
-            the centre.
-        short_side: With `crop`, length in pixels of the shorter side before cropping; at least `image_size`.
-        resample: Interpolation of the resizing, always antialiased.
+            the centre; `crop_others` does so too, but does not change frames of the right size (VIP, R3M).
+        short_side: With a crop, length in pixels of the shorter side before cropping; at least `image_size`.
+        resample: Interpolation of the resizing. It is antialiased, except for `bilinear_aliased` (LIV).
         text: Text tower: `minilm`, a frozen sentence encoder with a learned projection, or `open_clip`, the
             text tower of `image_model`.
         text_model: For `minilm`: the sentence encoder, which is the default package, another sentence-transformers name

@@ -48,7 +48,7 @@ def preprocess(
     short_side: int | None = None,
     resample: Resample = "bilinear",
 ) -> Float[Tensor, "N 3 S S"]:
-    """Scale frames to [0, 1], fit them into S x S and normalise them, with antialiased resampling in single precision.
+    """Scale frames to [0, 1], fit them into S x S and normalise them, in single precision.
 
     Args:
         frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions, colours last or first
@@ -57,9 +57,10 @@ def preprocess(
         mean: Channel means of pixels in [0, 1]; all work is done on this tensor's device, and the result has its dtype.
         std: Channel standard deviations of these pixels.
         fit: `stretch` resizes the whole frame, whatever its aspect ratio, and does not change frames of the right size.
-            `crop` resizes the shorter side to `short_side` and crops the centre.
+            `crop` resizes the shorter side to `short_side` and crops the centre. `crop_others` does this to frames of
+            other sizes, and does not change frames of the right size.
         short_side: Length in pixels of the shorter side before `crop`; S by default.
-        resample: Interpolation.
+        resample: Interpolation, which is antialiased unless its name says otherwise.
 
     Returns:
         Images [N, 3, S, S] with N the product of the leading dimensions, in the dtype of `mean`.
@@ -73,7 +74,7 @@ def preprocess(
     images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), *frames.shape[-3:])
     images = (images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)).permute(0, 3, 1, 2)
     height, width = images.shape[-2:]
-    if fit == "crop":
+    if fit == "crop" or (fit == "crop_others" and (height, width) != (size, size)):
         short, wanted = min(height, width), short_side or size
         images = _resized(images, (height * wanted // short, width * wanted // short), resample)
         top, left = (round((side - size) / 2) for side in images.shape[-2:])
@@ -87,7 +88,8 @@ def preprocess(
 def _resized(images: Float[Tensor, "N 3 H W"], size: tuple[int, int], resample: Resample) -> Float[Tensor, "N 3 h w"]:
     if images.shape[-2:] == size or not len(images):
         return images
-    resized = functional.interpolate(images, size, mode=resample, antialias=True)
+    mode = resample.removesuffix("_aliased")
+    resized = functional.interpolate(images, size, mode=mode, antialias=mode == resample)
     return resized.clamp(0, 1) if resample == "bicubic" else resized  # bicubic overshoots
 
 
@@ -346,7 +348,7 @@ class DualEncoder(HubEncoder):
         for name in ("mean", "std", "fit", "short_side", "resample"):
             resolved[name] = getattr(config, name) or getattr(tower, name)
         cut, found = resolved["short_side"], f"{resolved['short_side']} px, before a crop of {tower.image_size} px"
-        fits = resolved["fit"] != "crop" or cut is None or cut >= tower.image_size
+        fits = resolved["fit"] == "stretch" or cut is None or cut >= tower.image_size
         require(fits, "short_side", found, "at least the crop's side", f"set encoder.short_side = {tower.image_size}")
         self.config = config.model_copy(update=resolved)
         self.register_buffer("mean", torch.tensor(self.config.mean), persistent=False)
@@ -462,9 +464,11 @@ class DualEncoder(HubEncoder):
             facts["Proprioception"] = f"{S} numbers, standardised by the statistics of training, mapped linearly"
         facts["Embedding"] = f"{D} numbers, raw (not normalised)"
         fitted = f"stretched to {side} x {side}"
-        if config.fit == "crop":
+        if config.fit != "stretch":
             fitted = f"the shorter side to {config.short_side or side} px, the centre {side} x {side} cut out"
-        pixels = f"pixels to [0, 1] by dtype, {fitted} ({config.resample}, antialiased)"
+        fitted += f", unless they are {side} x {side} already" * (config.fit == "crop_others")
+        smooth = "not " * (config.resample == "bilinear_aliased") + "antialiased"
+        pixels = f"pixels to [0, 1] by dtype, {fitted} ({str(config.resample).removesuffix('_aliased')}, {smooth})"
         return self.description(usage, facts, f"{pixels}, minus {config.mean}, divided by {config.std}.")
 
 

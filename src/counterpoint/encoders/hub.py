@@ -23,8 +23,9 @@ from tyro.conf import Positional, arg
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.card import ANY_ID, README, Card, Description, model_card, with_results
+from counterpoint.encoders.released import RELEASED, is_released, released_folder
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
-from counterpoint.errors import BadInputError, require, usable_device
+from counterpoint.errors import BadInputError, require, suggestion, usable_device
 from counterpoint.files import read_object, write_atomically
 from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require_format, seal
 from counterpoint.parameter_types import Name, PythonOnly
@@ -63,14 +64,18 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     """Return a saved encoder, policy or agent.
 
     Args:
-        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME or ORG/NAME@COMMIT. It is
-            read as a Hub id only if there is no local folder ORG.
+        path_or_hub_id: A run, a folder that `save_pretrained` wrote, a Hub id ORG/NAME or ORG/NAME@COMMIT, or the name
+            of a model that its authors released: decisionnce-p, decisionnce-t, actol, liv, vip, r3m, r3m-34 or r3m-18.
+            It is read as a Hub id only if there is no local folder ORG. A released model is fetched and converted at
+            first use.
         map_location: The device that the model is loaded on.
-        hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
+        hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`. For
+            released models, only the last has a meaning.
 
     Raises:
         BadInputError: If the source holds no saved model, a file is damaged, the kind is unknown, the model was saved
-            by another version, or the device is absent.
+            by another version, or the device is absent. If a released model cannot be fetched; the message says which
+            file to put where.
     """
     kind: type[Any] = KINDS[saved_kind(path_or_hub_id, **hub)]
     return kind.from_pretrained(path_or_hub_id, map_location=map_location, **hub)
@@ -204,12 +209,14 @@ def _fetched(
     local_files_only: bool = False,
 ) -> Path:
     """Return the folder of a saved model that has these files; files on the Hub are downloaded."""
+    if is_released(source):
+        return released_folder(str(source), offline=local_files_only)
     folder = Path(source).expanduser()
     name, _, pinned = str(source).partition("@")
     hub_id = _HUB_ID.fullmatch(name) is not None
     if folder.exists() or folder.parent.is_dir() or not hub_id:
         folder = folder / "model" if (folder / "model").is_dir() else folder
-        hint = "check the path; a run writes model/ when it ends"
+        hint = suggestion(source, RELEASED) or "check the path; a run writes model/ when it ends"
         if hub_id:
             hint += f". For a model of the Hub, run the command in a folder that has no {folder.parent.name}/ in it"
         found = "no such file"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from counterpoint.encoders import clip
-from counterpoint.encoders.config import Colour, EncoderConfig, Resample
+from counterpoint.encoders.config import Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, preprocess
 from counterpoint.encoders.towers import PACKAGED, load_packaged
 from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights, tag_or_file
@@ -53,11 +52,11 @@ class PretrainedModel:
         width: Number of features per frame (E).
         layout: Layout of the released file.
         size: Side in pixels of the model's square input.
+        fit: How frames become squares; see `EncoderConfig`.
         resize: Length in pixels that a frame's shorter side is resized to before the centre is cropped.
         resample: Interpolation of that resizing.
         mean: Channel means of pixels in [0, 1].
         std: Channel standard deviations of these pixels.
-        untouched: True if frames that already have the model's size are neither resized nor cropped.
     """
 
     title: str
@@ -65,11 +64,11 @@ class PretrainedModel:
     width: int
     layout: Layout
     size: int = 224
+    fit: Fit = "crop"
     resize: int = 256
     resample: Resample = "bilinear"
     mean: Colour = IMAGENET_MEAN
     std: Colour = IMAGENET_STD
-    untouched: bool = False
 
 
 _PVR = "PVR (Parisi et al., ICML 2022): MoCo v2"
@@ -89,7 +88,7 @@ def _moco(*cut: str) -> Layout:
 
 def _r3m(depth: int, width: int) -> PretrainedModel:
     layout = Layout("r3m", "convnet.", ("lang_enc.", "lang_rew."))
-    return PretrainedModel(f"{_R3M}, ResNet-{depth}", f"resnet{depth}", width, layout, untouched=True)
+    return PretrainedModel(f"{_R3M}, ResNet-{depth}", f"resnet{depth}", width, layout, fit="crop_others")
 
 
 _MAE = Layout("model", ignored=("decoder", "mask_token", "head."))
@@ -127,7 +126,7 @@ PRETRAINED: dict[str, PretrainedModel] = {
     "r3m": _r3m(50, 2048),
     "r3m-resnet34": _r3m(34, 512),
     "r3m-resnet18": _r3m(18, 512),
-    "vip": PretrainedModel(_VIP, "resnet50_fc1024", 1024, Layout("vip", "convnet."), untouched=True),
+    "vip": PretrainedModel(_VIP, "resnet50_fc1024", 1024, Layout("vip", "convnet."), fit="crop_others"),
     "vc1": _vc1("B", 768),
     "vc1-vitl": _vc1("L", 1024),
     "mvp": _mvp("vit_s_12heads", 384),
@@ -216,31 +215,28 @@ def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
     return module
 
 
-def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
-    """Load the image model's weights in the file at `path` into `module`.
+def released_weights(path: Path, layout: Layout) -> dict[str, Tensor]:
+    """Return the image model's weights in a released file, without those that the layout ignores.
 
-    The file is read without running code from it. Every name and every shape must agree, except for weights that the
-    layout ignores. Half-precision weights, such as OpenAI's CLIP weights, become single precision.
+    The file is read without running code from it. Half-precision weights, such as OpenAI's CLIP weights, become single
+    precision.
 
     Raises:
-        BadInputError: If the file is missing, damaged, or has another layout or architecture.
+        BadInputError: If the file is missing, damaged, or has another layout.
     """
     found: Mapping[str, object]
     if path.suffix == ".safetensors":
         found = {layout.outer: read_weights(path)} if layout.outer else read_weights(path)
     else:
-        # MAE's training script stores its arguments in the file, in a plain container that cannot run code.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            found = read_torch_file(path)
+        found = read_torch_file(path)
     inner: Any = found.get(layout.outer) if layout.outer else found
     entries = f"the entries {', '.join(sorted(found)[:5]) or '(none)'}"
     expected = f"a state dict under {layout.outer!r}, as its authors released it"
-    hint = "check that `checkpoint` is the file that belongs to `model`"
+    hint = "check that it is the file that belongs to this model"
     require(isinstance(inner, Mapping), path, entries, expected, hint)
     weights = {str(name).removeprefix("module."): value for name, value in inner.items() if isinstance(value, Tensor)}
     own = {name.removeprefix(layout.prefix): v for name, v in weights.items() if not name.startswith(layout.ignored)}
-    own = {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
-    fit_weights(module, own, path)
+    return {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
 
 
 _AT_ONCE = 64  # frames in one forward pass
@@ -286,7 +282,7 @@ class PretrainedEncoder(nn.Module):
         if packaged:
             load_packaged(self.backbone, self.model.architecture)
         if path:
-            load_released(self.backbone, path, self.model.layout)
+            fit_weights(self.backbone, released_weights(path, self.model.layout), path)
         self.backbone.to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(self.model.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.model.std), persistent=False)
@@ -299,10 +295,7 @@ class PretrainedEncoder(nn.Module):
     def forward(self, frames: Shaped[Tensor, "N S H W 3"]) -> Float[Tensor, "N D"]:
         """Embed N observations, uint8 in [0, 255] or float in [0, 1]; D = S E."""
         model, pixels = self.model, frames.flatten(0, 1)
-        resize = model.resize
-        if model.untouched and pixels.shape[1:3] == (model.size, model.size):
-            resize = model.size
-        fitting: Any = {"fit": "crop", "short_side": resize, "resample": model.resample}
+        fitting: Any = {"fit": model.fit, "short_side": model.resize, "resample": model.resample}
         features: Tensor = self.backbone(preprocess(pixels, size=model.size, mean=self.mean, std=self.std, **fitting))
         if self.centred:
             features = (features - self.mean_feature) / self.deviation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib
 import importlib.util
@@ -70,7 +71,9 @@ def read_torch_file(path: Path) -> dict[str, object]:
     """
     check_file(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        # Some training scripts store their arguments in the file, in a plain container that cannot run code.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, ValueError) as error:
         raise _damaged(path, "a whole torch file of tensors and plain containers, no code", error) from error
     require(isinstance(found, Mapping), path, type(found).__name__, "a dict of tensors", "save model.state_dict()")
