@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torchvision import transforms
 
 from counterpoint.encoders import DualEncoder
 from counterpoint.encoders.convert import Method, convert_checkpoint
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.rewards import RewardModel
+from tests.encoders.released_files import as_the_authors_embed, write_released
+from tests.marks import quick
 from tests.reference.openai_clip import OpenAIClip, released_clip
 
 open_clip = pytest.importorskip("open_clip", reason="needs the extra `clip`")
@@ -44,19 +49,36 @@ def as_clip_sees(frames: Tensor) -> Tensor:
     return ((frames / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
+def cut_by_the_authors(method: Method, frames: Tensor) -> Tensor:
+    """DecisionNCE and AcTOL read images by CLIP's own transform; LIV's example gives tensors, `antialias=None`."""
+    mode = transforms.InterpolationMode.BILINEAR if method == "liv" else transforms.InterpolationMode.BICUBIC
+    images = frames.permute(0, 3, 1, 2).float() / 255
+    resized = transforms.functional.resize(images, 224, mode, antialias=None if method == "liv" else True)
+    cut: Tensor = transforms.functional.center_crop(resized.clamp(0, 1), 224)
+    return cut.permute(0, 2, 3, 1)
+
+
 @pytest.mark.release
 @pytest.mark.parametrize(
-    ("method", "outer", "half"), [("decisionnce", True, False), ("actol", False, True)], ids=["outer", "half"]
+    ("method", "outer", "prefix", "half"),
+    [
+        ("decisionnce", "model", "model.", False),
+        ("actol", "", "model.", True),
+        ("liv", "liv", "module.model.", True),
+        ("liv", "liv", "model.", False),
+    ],
+    ids=["outer", "half", "liv", "liv-snapshot"],
 )
 def test_converted_encoders_embed_as_the_authors_model_does(
-    reference: OpenAIClip, room: Path, method: Method, outer: bool, half: bool
+    reference: OpenAIClip, room: Path, method: Method, outer: str, prefix: str, half: bool
 ) -> None:
     weights = {
         name: value.half() if half and value.is_floating_point() else value
         for name, value in reference.released().items()
     }
-    wrapped: dict[str, object] = {f"model.{name}": value for name, value in weights.items()}
-    torch.save({"model": wrapped, "epoch": 19} if outer else wrapped, room / "authors.pt")
+    wrapped: dict[str, object] = {f"{prefix}{name}": value for name, value in weights.items()}
+    more = {"epoch": 19, "args": argparse.Namespace(lr=1e-5)}
+    torch.save({outer: wrapped, **more} if outer else wrapped, room / "authors.pt")
     assert convert_checkpoint(method, room / "authors.pt", room / "ours") == room / "ours"
     encoder = DualEncoder.from_pretrained(room / "ours")
     assert (encoder.embed_dim, encoder.image_size) == (1024, 224)
@@ -74,15 +96,62 @@ def test_converted_encoders_embed_as_the_authors_model_does(
         # The authors' preprocessing of a frame of EPIC-KITCHENS: the short side to 224 pixels, the centre cut out.
         wide = coarse_images(1).repeat(1, 2, 3, 1)[:, :256, 100:556]
         tensors = wide.permute(0, 3, 1, 2).float() / 255
-        resized = transforms.functional.resize(tensors, 224, transforms.InterpolationMode.BICUBIC, antialias=True)
-        centre = transforms.functional.center_crop(resized.clamp(0, 1), 224).permute(0, 2, 3, 1)
-        expected = reference.encode_image(as_clip_sees(255 * centre))
+        expected = reference.encode_image(as_clip_sees(255 * cut_by_the_authors(method, wide)))
         torch.testing.assert_close(encoder.encode_image(wide), expected, rtol=1e-4, atol=1e-4)
         squeezed = transforms.functional.resize(tensors, [224, 224]).permute(0, 2, 3, 1)
         assert (reference.encode_image(as_clip_sees(255 * squeezed)) - expected).abs().mean() > 1e-2
+        noise = torch.randint(0, 128, (5, 448, 672, 3), dtype=torch.uint8)
+        video = coarse_images(5).repeat(1, 2, 3, 1) // 2 + noise
+        cut = cut_by_the_authors(method, video)
+        curve = functional.cosine_similarity(reference.encode_image(as_clip_sees(255 * cut)), texts[:1])
+    assert curve.std() > 1e-4
+    rewards = RewardModel.from_pretrained(room / "ours").reward(video, TEXTS[0])
+    torch.testing.assert_close(rewards, curve, rtol=1e-3, atol=1e-5)
     card = (room / "ours" / "README.md").read_text()
-    assert {"decisionnce": "Implicit Preference", "actol": "Provable Ordering"}[method] in card
+    titles = {"decisionnce": "Implicit Preference", "actol": "Provable Ordering", "liv": "Language-Image"}
+    assert titles[method] in card
     assert "the authors' released checkpoint" in card
+
+
+RESNETS = ("vip", "r3m", "r3m-34", "r3m-18")
+
+
+@pytest.mark.parametrize("side", [(60, 100), (224, 224)], ids=["resized", "as it is"])
+@pytest.mark.parametrize("method", quick(["vip", "r3m-18"], RESNETS))
+def test_vip_and_r3m_reward_nearness_to_a_goal_image_as_the_authors_do(
+    method: Method, side: tuple[int, int], tmp_path: Path
+) -> None:
+    network = write_released(method, tmp_path / "model.pt")
+    ours = convert_checkpoint(method, tmp_path / "model.pt", tmp_path / "ours")
+    model = RewardModel.from_pretrained(ours)
+    coarse = torch.randint(0, 256, (4, 4, 4, 3), dtype=torch.uint8)
+    frames = functional.interpolate(coarse.permute(0, 3, 1, 2), side).permute(0, 2, 3, 1).contiguous()
+    expected = as_the_authors_embed(network, frames)
+    assert isinstance(model.encoder, DualEncoder)
+    assert model.encoder.embed_dim == expected.shape[1] == {"vip": 1024, "r3m": 2048}.get(method, 512)
+    with torch.no_grad():
+        torch.testing.assert_close(model.encoder.encode_image(frames), expected, rtol=1e-4, atol=1e-4)
+    curve = -torch.linalg.norm(expected - expected[-1], dim=-1)
+    assert curve.std() > 1e-2
+    torch.testing.assert_close(model.reward(frames, goal=frames[-1]), curve, rtol=1e-4, atol=1e-3)
+    with pytest.raises(BadInputError, match="found an instruction; expected a goal image"):
+        model.reward(frames, "open the drawer")
+    assert f"license: {'cc-by-nc-4.0' if method == 'vip' else 'mit'}" in (ours / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "method", "message"),
+    [
+        ("r3m-18", "vip", "found the entries global_step, r3m; expected a state dict under 'vip'"),
+        ("r3m-18", "r3m-34", r"lacks backbone\.layer1\.2"),
+        ("r3m-18", "liv", "found 0 tensors"),
+    ],
+)
+def test_the_file_of_another_method_is_refused(given: str, method: Method, message: str, tmp_path: Path) -> None:
+    write_released(given, tmp_path / "model.pt")
+    with pytest.raises(BadInputError, match=message):
+        convert_checkpoint(method, tmp_path / "model.pt", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
 
 
 @pytest.mark.slow

@@ -161,3 +161,16 @@ def test_squares_alone_enter(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match=r"48 x 64 px.*encoder\.image_size = 48"):
         DualEncoder(tall)
     assert DualEncoder(tall.model_copy(update={"image_size": 48})).image_size == 48
+
+
+def test_the_ways_of_liv_vip_and_r3m() -> None:
+    functions = pytest.importorskip("torchvision").transforms.functional
+    frames, plain = torch.from_numpy(NOISE)[None], {"size": 48, "mean": torch.zeros(3), "std": torch.ones(3)}
+    pixels = frames.permute(0, 3, 1, 2) / 255
+    liv = functions.center_crop(functions.resize(pixels, 48, antialias=None), 48)
+    torch.testing.assert_close(preprocess(frames, fit="crop", resample="bilinear_aliased", **plain), liv)
+    cut = preprocess(frames, fit="crop", short_side=64, **plain)
+    torch.testing.assert_close(preprocess(frames, fit="crop_others", short_side=64, **plain), cut)
+    square = pixels[..., :48, :48]
+    torch.testing.assert_close(preprocess(square, fit="crop_others", short_side=64, **plain), square)
+    assert not torch.equal(preprocess(square, fit="crop", short_side=64, **plain), square)

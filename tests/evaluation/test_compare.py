@@ -4,17 +4,21 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from counterpoint.cli import main
+from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.evaluation.compare import compare_command
+from counterpoint.evaluation.compare import GOALS, compare_command, compare_unseen
 from counterpoint.evaluation.comparison import compare
 from counterpoint.evaluation.embedded import RECORDED
-from counterpoint.rewards.sources import FunctionReward
+from counterpoint.formats import open_dataset
+from counterpoint.rewards.embedding import embed_steps
+from counterpoint.rewards.sources import EncoderReward, FunctionReward, open_reward
 from counterpoint.training.compare import compare as compare_all
 from tests.evaluation.fake import store
 from tests.evaluation.fake_run import quick_words, write_data, write_run
@@ -63,6 +67,31 @@ def test_the_command_compares_runs_and_functions(
     again = json.loads((tmp_path / "again" / "compare.json").read_text())
     assert [row["trained_on_these"] for row in again["rows"]] == [True] + 6 * [False]
     assert "was trained on these very videos" in (tmp_path / "again" / "compare.html").read_text()
+
+
+def test_goal_images_of_a_model_that_is_no_run_come_from_the_training_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_words(monkeypatch)
+    data, config = write_data(tmp_path / "data"), EncoderConfig(image_size=32, embed_dim=8, reward_form="goal")
+    reward = open_reward(str(DualEncoder(config).save_pretrained(tmp_path / "weights")))
+    assert isinstance(reward, EncoderReward)
+    settings: dict[str, Any] = {"split": None, "max_videos": 4, "seed": 0, "max_frames": 8}
+    compare_unseen({"weights": [reward]}, {"weights": []}, data, **settings)
+    store = open_dataset(data, split="train")
+    for text, goals in reward.goals.items():
+        own = [number for number, info in enumerate(store.episodes) if info.instruction == text][:GOALS]
+        last = [(number, np.array([store.episodes[number].length - 1])) for number in own]
+        expected = [embed_steps(reward.model.encoder, store, number, step) for number, step in last]
+        np.testing.assert_allclose(goals, np.concatenate(expected), rtol=1e-5, atol=1e-6)
+    assert len(reward.goals) >= 2
+    for split, source in (("train", data), (None, write_data(tmp_path / "whole", split=False))):
+        with pytest.raises(BadInputError, match=r"no training episodes.*expected a split train beside"):
+            compare_command({"weights": [str(tmp_path / "weights")]}, source, tmp_path / "out", split=split)
+    run = write_run(tmp_path / "run", data)
+    compare_command({"weights": [str(tmp_path / "weights")], "run": [str(run)]}, data, tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert [row["name"] for row in rows][:2] == ["weights", "run"]
 
 
 def test_missing_extras_are_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

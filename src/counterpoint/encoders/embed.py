@@ -89,7 +89,7 @@ def embed(
 
     Args:
         data: A data set of any format.
-        model: A run's folder, a folder of saved weights or a Hub id.
+        model: A run's folder, a folder of saved weights, a Hub id or the name of a released model, such as liv.
         out: The folder to write: blocks/*.parquet and embeddings.json.
         cameras: The camera to embed, or all cameras of an observation encoder; by default the data's first.
         device: The device that computes, such as cuda.

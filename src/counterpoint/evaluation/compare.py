@@ -163,9 +163,11 @@ def compare_unseen(
     ]
     judged = about.pop("judged", [])
     apart = [pair for one, config in runs if "judged" in config for pair in _appoint_judges(one, config, judged)]
-    for one, config in [*runs, *apart]:
-        if one.model.form == "goal":
-            one.goals = _goals(one, config, texts, views)
+    sources = {id(one): config for one, config in [*runs, *apart] if "data" in config}
+    other = next(iter(sources.values()), _training_split(data, about["split"], dialect))
+    for one in [*(one for group in rewards.values() for one in group), *(judge for judge, _ in apart)]:
+        if isinstance(one, EncoderReward) and one.model.form == "goal":
+            one.goals = _goals(one, sources.get(id(one), other), texts, views)
     for reading in [one for group in options.get("readings", {}).values() for one in group]:
         _read_judges(reading, [one for one, _ in runs])
     first = next(((one, config) for one, config in runs if "data" in config), None)
@@ -227,10 +229,27 @@ def _read_judges(reading: Reward, runs: Sequence[EncoderReward]) -> None:
             reading.judges |= {episode: read[id(one)] for episode, one in run.judges.items()}
 
 
+def _training_split(data: Path, compared: str | None, dialect: str | None) -> Mapping[str, Any] | None:
+    """Return the configuration of a run on the split `train`, unless there is none beside the compared split."""
+    beside = compared not in (None, "train") and "train" in split_names(data)
+    return {"data": {"path": str(data), "train_split": "train", "dialect": dialect}} if beside else None
+
+
 def _goals(
-    reward: EncoderReward, config: Mapping[str, Any], texts: set[str], cameras: tuple[str, ...]
+    reward: EncoderReward, config: Mapping[str, Any] | None, texts: set[str], cameras: tuple[str, ...]
 ) -> dict[str, Array]:
-    """Return, for each instruction, the embedded last frames of its first `GOALS` training episodes."""
+    """Return, for each instruction, the embedded last frames of its first `GOALS` training episodes.
+
+    Args:
+        reward: The reward.
+        config: The configuration of the run that was trained on these episodes; for a reward that is no run, that of
+            another run, or the result of `_training_split`.
+        texts: The instructions.
+        cameras: The cameras.
+    """
+    expected, hint = "a split train beside the compared one, or a run", "name a run too, or leave the reward out"
+    require(config, reward.name, "no training episodes, whose last frames would be its goal images", expected, hint)
+    assert config is not None
     opened, hint = open_training(config), "put them back, or leave the reward out"
     require(opened is not None, reward.name, f"no training data at {config['data']['path']}", "its goal images", hint)
     assert opened is not None

@@ -116,8 +116,8 @@ def rank(
 
     Args:
         data: A data set of any format, whose episodes have instructions.
-        model: A reward: a run, a folder of saved weights or a Hub id, the folder of a LeRobot reward model, or
-            module:function.
+        model: A reward: a run, a folder of saved weights, a Hub id, the name of a released model, the folder of a
+            LeRobot reward model, or module:function.
         out: The folder to write.
         worst: Number of episodes in the printed command.
         max_frames: Maximum number of frames of an episode, evenly spread.

@@ -17,6 +17,7 @@ from tyro.conf import Positional, arg
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.card import write_results
 from counterpoint.encoders.hub import is_foreign, saved_kind
+from counterpoint.encoders.released import is_released
 from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.agent_report import write_agent_report
 from counterpoint.evaluation.bench import RANDOM, WRONG
@@ -98,8 +99,8 @@ def write_report(
 ) -> Path:
     """Show what a run learned, as a page and as numbers: `RUN/report.html` and `RUN/report.json`.
 
-    A reward is compared with controls on held-out episodes; for a model of others, this comparison is the whole page,
-    `OUT/compare.html`. The page of a goal-reaching agent shows the success of its
+    A reward is compared with controls on held-out episodes; for a model of others, or a released model, this comparison
+    is the whole page, `OUT/compare.html`. The page of a goal-reaching agent shows the success of its
     last evaluation, its learning curves and, in a maze, a map of its value (also in `RUN/value.png`). The run's verdict
     is printed, and the main numbers are written into the model's card.
 
@@ -108,7 +109,8 @@ def write_report(
     three megabytes for a reward, and some hundred kilobytes for an agent.
 
     Args:
-        run: The run's folder; or a model of others: the folder of a LeRobot reward model, or module:function.
+        run: The run's folder; the name of a released model, such as liv; or a model of others: the folder of a LeRobot
+            reward model, or module:function.
         data: Data set to report on; by default the run's data. Rewards only.
         split: Split of the data; by default `test`, or `val` if there is no `test`. Rewards only.
         seed: Random seed of segments, shuffles and resamples; for an agent, of the episode whose start and goal the map
@@ -118,7 +120,7 @@ def write_report(
         embedding: True to add a t-SNE of the frames' embeddings, as in AcTOL's Figure 5. Rewards only.
         device: The device that computes, such as cuda.
         foreign: How a model of others runs.
-        out: The folder to write for a model of others.
+        out: The folder to write for a model of others or a released model.
         dialect: The dialect of HDF5 files, if the files do not identify it; by default as in training, for the run's
             own data. Rewards only.
         others: Runs of the same agent with other seeds, whose learning curves are drawn with this one's; agents only.
@@ -132,10 +134,10 @@ def write_report(
         MissingExtraError: If the extra `report`, or an agent's simulator, is not installed.
     """
     require_extras(NEEDED)
-    if is_foreign(str(run)):
+    if is_foreign(str(run)) or is_released(run):
         complete = data is not None and out is not None and not (embedding or others)
         hint = "name both, and leave --embedding and --others out"
-        require(complete, run, "a model of others", "--data DATA and --out OUT", hint)
+        require(complete, run, "a model that is no run", "--data DATA and --out OUT", hint)
         assert data is not None
         assert out is not None
         settings: dict[str, Any] = {"split": split, "seed": seed, "max_videos": max_videos, "max_frames": max_frames}

@@ -114,8 +114,8 @@ def reward_command(
         videos: Video files, or one data set with --episodes.
         instruction: The task that the videos should show; by default, each episode of a data set is scored under its
             own instruction.
-        model: A run's folder, a folder of saved weights or a Hub id; or a model of others: the folder of a LeRobot
-            reward model, or module:function.
+        model: A run's folder, a folder of saved weights, a Hub id or the name of a released model, such as liv; or a
+            model of others: the folder of a LeRobot reward model, or module:function.
         out: The folder to write.
         episodes: Numbers of the data set's episodes to plot.
         camera: Camera of the data set; the first camera by default.

@@ -151,7 +151,8 @@ class RewardModel:
         """Load the reward of a run, of a folder written by `save_pretrained`, or of a model on the Hub.
 
         Args:
-            source: A run's folder, a folder with `config.json` and `model.safetensors`, or a Hub id.
+            source: A run's folder, a folder with `config.json` and `model.safetensors`, a Hub id, or the name of a
+                released model.
             device: The device that computes.
             form: The form of the reward; by default the one that the encoder was trained for.
 
@@ -259,7 +260,8 @@ class RewardModel:
         Raises:
             BadInputError: If the model has none: no recipe of this library trained it, or an old version did.
         """
-        hint = "train it with `counterpoint train`, which measures one, or use its raw reward: counterpoint reward"
+        hint = "train it with `counterpoint train`, which measures one (a released model or folder of weights: "
+        hint += "--initialize-from NAME), or use its raw reward: counterpoint reward"
         require(self.calibration, "model", "no calibration", "a model that was calibrated on its data", hint)
         assert self.calibration is not None
         return self.calibration

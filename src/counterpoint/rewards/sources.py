@@ -309,8 +309,9 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu", foreign: Fo
     """Open a reward.
 
     Args:
-        source: A run, a folder of saved weights or a Hub id; a folder of a LeRobot reward model (its config.json has a
-            `type`); or `module:name`, a function of frames and instruction or an object with `compute_reward`.
+        source: A run, a folder of saved weights, a Hub id or the name of a released model, such as liv; a folder of a
+            LeRobot reward model (its config.json has a `type`); or `module:name`, a function of frames and instruction,
+            or an object with `compute_reward`.
         name: The reward's name in tables; by default the name of the source.
         device: The device that computes.
         foreign: How models of others run.

@@ -44,8 +44,8 @@ def compare(
     run.
 
     Args:
-        runs: Rewards to compare: runs, folders of LeRobot reward models, or module:function, a function that is called
-            with frames and an instruction.
+        runs: Rewards to compare: runs, names of released models such as liv, folders of LeRobot reward models, or
+            module:function, a function that is called with frames and an instruction.
         data: The data set.
         out: The folder to write.
         recipes: Recipes of kind `clips`, or paths of TOML files, that are trained on the data first.

@@ -195,8 +195,8 @@ class PretrainingRecipe(OfflineRecipe):
 
     Attributes:
         objective: The objective and its settings.
-        initialize_from: A folder or Hub id of an encoder to start from, such as a converted checkpoint, or an encoder
-            to fine-tune (Premier-TACO, Figure 8).
+        initialize_from: A folder or Hub id of an encoder to start from, or the name of a released model, such as liv,
+            or an encoder to fine-tune (Premier-TACO, Figure 8).
         base: Base class of the objectives that the recipe accepts.
     """
 
