@@ -214,5 +214,6 @@ def test_training_starts_from_the_name_and_calibrates(
     quick_words(monkeypatch)
     data = write_data(tmp_path / "data", each=2)
     settings = {"train.steps": 1, "train.batch_size": 2, "train.trackers": (), "initialize_from": NAME}
+    settings |= {"data.size": 256, "data.fit": "shorter"}
     run = train("vip-demo", data, tmp_path / "run", overrides=settings)
     assert counterpoint.RewardModel.from_pretrained(run.folder).check_calibration().form == "goal"
