@@ -18,8 +18,10 @@ def authors_resnet(name: str) -> nn.Module:
     network.fc = nn.Linear(2048, 1024) if name == "vip" else nn.Identity()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
-            nn.init.normal_(module.running_mean, std=0.1)
-            nn.init.uniform_(module.running_var, 0.8, 1.2)
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.8, 1.2)
     found: nn.Module = network.eval()
     return found
 

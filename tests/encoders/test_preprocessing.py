@@ -165,7 +165,8 @@ def test_squares_alone_enter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_ways_of_liv_vip_and_r3m() -> None:
     functions = pytest.importorskip("torchvision").transforms.functional
-    frames, plain = torch.from_numpy(NOISE)[None], {"size": 48, "mean": torch.zeros(3), "std": torch.ones(3)}
+    plain: dict[str, Any] = {"size": 48, "mean": torch.zeros(3), "std": torch.ones(3)}
+    frames = torch.from_numpy(NOISE)[None]
     pixels = frames.permute(0, 3, 1, 2) / 255
     liv = functions.center_crop(functions.resize(pixels, 48, antialias=None), 48)
     torch.testing.assert_close(preprocess(frames, fit="crop", resample="bilinear_aliased", **plain), liv)

@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any, get_args
 
 import huggingface_hub
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -188,7 +189,7 @@ def test_commands_take_the_name(
     data, out = write_data(tmp_path / "data", each=1), tmp_path / "out"
     arguments = ("reward", data, "--episodes", 0, "--model", NAME, "--out", out)
     assert "found an instruction; expected a goal image" in asked_for(*arguments, capsys=capsys)
-    frame = counterpoint.open_dataset(data).frames(0, [9])[0]
+    frame = counterpoint.open_dataset(data).frames(0, np.array([9]))[0]
     goal = tmp_path / "goal.png"
     Image.fromarray(frame).save(goal)
     main([*map(str, arguments), "--goal", str(goal)])

@@ -118,7 +118,8 @@ def convert_checkpoint(
         encoder = DualEncoder(LIV_CLIP if method == "liv" else AUTHORS_CLIP)
         fit_weights(encoder, weights, path)
     start = f"the authors' released checkpoint, `{path.name}`, sha256 `{sha256_of(path)}`"
-    encoder.eval().save_pretrained(out, title=f"{method} (converted)", start=start, **METHODS[method])
+    card = METHODS[method] | Card(title=f"{method} (converted)", start=start)
+    encoder.eval().save_pretrained(out, **card)
     return out
 
 
