@@ -17,7 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoint.formats import open_dataset
+from counterpoint.rewards import RewardModel
 from counterpoint.rewards.sources import FunctionReward, open_reward
+from tests.evaluation.fake_run import quick_words, write_data
+from tests.rewards.labelling import save_model
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -96,6 +100,38 @@ def test_a_vision_language_model_behind_an_endpoint_is_a_reward(monkeypatch: pyt
     assert once["model"] == "a-model"
     assert "Task: lift." in once["messages"][0]["content"][-1]["text"]
     assert len(once["messages"][0]["content"]) == 9
+
+
+def test_three_models_of_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jinja2")
+    code = "import numpy as np\ndef level(frames, text):\n    return {}\n"
+    bodies = ("frames.mean((1, 2, 3))", "np.linspace(0, 1, len(frames))", "frames.no_such_number()")
+    for name, body in zip(("bright", "clock", "broken"), bodies, strict=True):
+        (tmp_path / f"judge_{name}.py").write_text(code.format(body))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    models = ("--models", *(f"judge_{name}:level" for name in ("bright", "clock", "broken")))
+    data = write_data(tmp_path / "data")
+    run("compare_foreign.py", "--data", str(data), "--out", "out", *models, monkeypatch=monkeypatch)
+    assert "no_such_number" in capsys.readouterr().out
+    rows = {row["name"] for row in json.loads(Path("out/compare.json").read_text())["rows"]}
+    assert {"judge_bright:level", "judge_clock:level"} <= rows
+
+
+def test_an_episode_is_stopped_at_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick_words(monkeypatch)
+    data = write_data(tmp_path / "data")
+    model = save_model(tmp_path / "model", data)
+    run("stop_at_success.py", str(model), "--data", str(data), "--hold", "1", monkeypatch=monkeypatch)
+    said = capsys.readouterr().out.splitlines()
+    reward, store = RewardModel.from_pretrained(model), open_dataset(data)
+    for number, info in enumerate(store.episodes):
+        solved = np.flatnonzero(reward.success(store.frames(number, np.arange(info.length)), info.instruction))
+        told = f"stopped at frame {solved[0]}" if len(solved) else "ran to its end"
+        assert told in next(line for line in said if line.startswith(f"episode {number},"))
 
 
 @pytest.mark.slow
