@@ -2,7 +2,7 @@
 
 A model that hangs, fails or eats memory costs its own row of the page.
 
-    python examples/compare_foreign.py --data DATA --out RUN --models vlm_reward:progress models/robometer models/topreward
+    python examples/compare_foreign.py --data DATA --out RUN --models vlm_reward:progress models/robometer models/sarm
 """
 
 import argparse

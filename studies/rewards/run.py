@@ -438,7 +438,8 @@ def stores_of(config: RewardsConfig, row: str) -> dict[Any, EpisodeStore]:
     own = {name: name for name in (TRAIN, TEST)} if {TRAIN, TEST} <= set(names) else {WHOLE: None}
     videos: dict[Any, Videos] = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
     for name, data in config.failures.items():
-        videos |= {(name, split): Videos(data=data, split=split, camera=config.camera) for split in (TRAIN, TEST)}
+        there = set(split_names(data))
+        videos |= {(name, one): Videos(data=data, split=one, camera=config.camera) for one in {TRAIN, TEST} & there}
     if config.pairs:
         videos[PAIRS] = Videos(data=config.pairs, camera=config.camera)
     found = {

@@ -39,7 +39,7 @@ from counterpoint.progress import ProgressBar
 from counterpoint.rewards.embedding import observed
 from counterpoint.rewards.model import late_fusion
 from counterpoint.rewards.page import Line, Panel, breakable, jpeg, make_player, render, signed
-from counterpoint.rewards.sources import EncoderReward, Reward, open_reward
+from counterpoint.rewards.sources import EncoderReward, Frames, Reward, open_reward
 from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[np.float64]
@@ -165,7 +165,6 @@ def look(
 ) -> list[Seen]:
     """Return every episode as a reward sees it; the arguments are those of `rank`."""
     texts = list(dict.fromkeys(info.instruction for info in store.episodes))
-    known = reward.model.calibration if isinstance(reward, EncoderReward) else None
     found = []
     with ProgressBar("Ranking", len(store.episodes), "episodes", shorten="--max-frames") as bar:
         for number, info in enumerate(store.episodes):
@@ -173,18 +172,29 @@ def look(
             frames = observed(reward, store, number, steps, views)
             others = [text for text in texts if text != info.instruction]
             chosen = sorted(sample_rng(seed, number, "rivals").permutation(len(others))[:rivals].tolist())
-            asked = [info.instruction, *(others[at] for at in chosen)]
-            shared: dict[Any, Any] = {}
-            curves = reward.watch(frames, shared)(np.arange(len(steps)), asked, progress=True)
-            unlike = np.nan
-            if known is not None and isinstance(reward, EncoderReward):
-                unlike = float((late_fusion(known.novelty_of)(reward.embedded(frames, shared)) > 1).mean())
-            ends = curves[:, -_tail(len(steps)) :].mean(axis=1)
-            best = int(np.argmax(ends[1:])) + 1 if len(asked) > 1 else 0
-            gap = float(ends[best] - ends[0]) if best else np.nan
-            found.append(Seen(curves[0], unlike, asked[best] if best else "", gap))
+            found.append(see(reward, frames, {}, len(steps), [info.instruction, *(others[at] for at in chosen)]))
             bar.advance()
     return found
+
+
+def see(reward: Reward, frames: Frames, shared: dict[Any, Any], length: int, asked: Sequence[str]) -> Seen:
+    """Return one episode as a reward sees it.
+
+    Args:
+        reward: The reward.
+        frames: Images and state of the episode, as for `Reward.watch`, which also takes `shared`.
+        shared: Embeddings that rewards share.
+        length: Number of frames.
+        asked: The episode's own instruction, then its rivals.
+    """
+    curves = reward.watch(frames, shared)(np.arange(length), asked, progress=True)
+    known, unlike = reward.model.calibration if isinstance(reward, EncoderReward) else None, np.nan
+    if known is not None and isinstance(reward, EncoderReward):
+        unlike = float((late_fusion(known.novelty_of)(reward.embedded(frames, shared)) > 1).mean())
+    ends = curves[:, -_tail(length) :].mean(axis=1)
+    best = int(np.argmax(ends[1:])) + 1 if len(asked) > 1 else 0
+    gap = float(ends[best] - ends[0]) if best else np.nan
+    return Seen(curves[0], unlike, asked[best] if best else "", gap)
 
 
 def _tail(length: int) -> int:
