@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoint import repositories
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.held_out import open_training, open_unseen
 from tests.evaluation.fake_run import write_data
 from tests.formats.lerobot.made import episode as lerobot_episode
 from tests.formats.lerobot.made import write_v30
+from tests.hub_here import COMMIT, OTHER, hub_cache
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +71,19 @@ def test_data_without_held_out_episodes_is_refused_or_owned_up_to(tmp_path: Path
     with pytest.raises(BadInputError, match="--split"):
         open_unseen([config], data, None, most=9, seed=0)
     assert open_unseen([config], data, "train", most=9, seed=0)[2] == [True]
+
+
+def test_a_run_on_a_data_set_of_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, cache = write_data(tmp_path / "whole", split=False, each=2), hub_cache(monkeypatch, tmp_path / "hub")
+    cache.add("me/balls", data)
+    config = {"data": {"path": f"me/balls@{COMMIT}"}, "held_out": [3, 1]}
+    source, _, _ = open_unseen([config], Path("me/balls"), None, most=9, seed=0)
+    assert len(source.episodes) == 2
+    opened = open_training(config)
+    assert opened is not None
+    assert len(opened[1]) == 14
+    cache.add("me/balls", data, commit=OTHER)  # the branch moved: held-out episodes may have other numbers
+    repositories._downloaded.cache_clear()  # as another process
+    with pytest.raises(BadInputError, match=rf"found the commit {OTHER}; .*--data me/balls@{COMMIT}"):
+        open_unseen([config], Path("me/balls"), None, most=9, seed=0)
+    assert open_training({"data": {"path": "me/gone@main"}, "held_out": []}) is None

@@ -14,6 +14,7 @@ from counterpoint.evaluation.rank import Seen, edit_command, longest_stall, rank
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.writer import LeRobotWriter
 from tests.evaluation.fake_run import quick_words, write_data
+from tests.hub_here import hub_cache
 from tests.rewards.labelling import save_model
 
 RED, GREEN = "make it red", "make it green"
@@ -142,3 +143,11 @@ def test_other_formats_have_no_command_of_lerobot(data: Path, tmp_path: Path) ->
     assert edit_command(data, [], store) == ""
     (tmp_path / "manifest.csv").write_text("video,instruction\n")
     assert edit_command(tmp_path / "manifest.csv", [1], store) == ""
+
+
+def test_the_command_for_a_data_set_of_the_hub_reads_the_download(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = hub_cache(monkeypatch, tmp_path / "hub").add("lab/balls", data)
+    command = edit_command(Path("lab/balls"), [1], open_dataset("lab/balls"))
+    assert f"--repo_id lab/balls --root {snapshot} --new_repo_id lab/balls_kept --new_root balls_kept " in command

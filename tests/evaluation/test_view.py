@@ -26,6 +26,7 @@ from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from tests.evaluation.browser import CHROMIUM, Browser
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.hub_here import COMMIT, hub_cache
 from tests.made_once import made_once
 
 uvicorn = pytest.importorskip("uvicorn")
@@ -256,6 +257,22 @@ def test_a_run_alone_brings_the_data_it_was_trained_on(runs: list[str], data: Pa
     viewer = Viewer(runs[:1], tmp_path)
     assert [one.path for one in viewer.sets] == [data]
     assert Viewer([str(data)], tmp_path).runs == {}
+
+
+def test_a_data_set_of_the_hub_is_browsed_by_its_id_and_for_its_run(
+    data: Path, runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_cache(monkeypatch, tmp_path / "hub").add("me/balls", data)
+    (by_id,) = Viewer(["me/balls"], tmp_path).sets
+    assert len(by_id.store.episodes) == 12
+    config = {"data": {"path": f"me/balls@{COMMIT}"}, "held_out": [1]}
+    (Path(runs[0]) / "config.json").write_text(json.dumps(config))
+    for targets in (runs[:1], [runs[0], "me/balls"]):
+        (one,) = Viewer(targets, tmp_path).sets
+        assert one.marks == {"used in training": [0, 2, 3, 4, 5, 6, 7], "held out": [1]}
+    gone = config | {"data": {"path": f"me/gone@{COMMIT}"}}
+    (Path(runs[0]) / "config.json").write_text(json.dumps(gone))
+    assert Viewer(runs[:1], tmp_path).sets == []
 
 
 def test_episodes_that_training_set_aside_are_a_split(runs: list[str], data: Path, tmp_path: Path) -> None:

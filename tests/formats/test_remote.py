@@ -18,11 +18,13 @@ from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset, recognise, remote, split_names
-from counterpoint.formats.remote import Part, Stream, absolute, located, opened, read_ranges, url_of
+from counterpoint.formats.remote import Part, Stream, absolute, located, may_exist, opened, read_ranges, url_of, whole
+from counterpoint.provenance import provenance
 from tests.data.reading import read_episode
 from tests.data.sampling import sampler
 from tests.formats.made import memory_store, write_epic, write_frames, write_lerobot, write_tasks, write_videos
 from tests.formats.remote_made import s3_double, upload, write_shards
+from tests.hub_here import COMMIT, OTHER, hub_cache
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +200,60 @@ def test_the_hub_is_read_through_its_file_system(tmp_path: Path) -> None:
         same(open_dataset(data), open_dataset(upload(data, "hf://datasets/ORG/NAME")))
     finally:
         fsspec.register_implementation("hf", HfFileSystem, clobber=True)
+
+
+def test_a_data_set_of_the_hub_is_read_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, data = hub_cache(monkeypatch, tmp_path / "hub"), write_lerobot(tmp_path / "data")
+    cache.add("me/cups", data, "v3.0")
+    for source in ("me/cups", Path("me/cups"), "me/cups@v3.0", f"me/cups@{COMMIT}"):
+        same(open_dataset(data), open_dataset(source))
+        assert absolute(source) == f"me/cups@{COMMIT}"
+        assert may_exist(source)
+    assert set(cache.asked) == {("me/cups", None), ("me/cups", "v3.0"), ("me/cups", COMMIT)}
+    assert len(cache.asked) == 3
+    assert provenance()["downloads"] == {"datasets/me/cups": COMMIT}
+    assert whole("me/cups") == located("me/cups")
+
+
+def test_a_commit_needs_no_look_at_the_hub_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = hub_cache(monkeypatch, tmp_path)
+    assert absolute(f"me/cups@{COMMIT}") == f"me/cups@{COMMIT}"
+    assert not cache.asked
+
+
+def test_an_id_that_cannot_be_had_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_cache(monkeypatch, tmp_path)
+    with pytest.raises(BadInputError, match=r"me/absent: found no such path, and no data set of the Hub"):
+        open_dataset("me/absent")
+    monkeypatch.chdir(tmp_path)
+    Path("me").mkdir()
+    with pytest.raises(
+        BadInputError, match=r"a data set of the Hub, run the command in a folder that has no me/ in it"
+    ):
+        open_dataset("me/absent")
+
+
+def test_a_download_has_one_fingerprint_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run continues on another machine, whose files have other times."""
+    data, found = write_lerobot(tmp_path / "data"), set[str]()
+    for name in ("one", "two"):
+        cache = hub_cache(monkeypatch, tmp_path / name)
+        snapshot = cache.add("me/cups", data)
+        for file in snapshot.rglob("*.*"):
+            os.utime(file, (len(found), len(found)))
+        found.add(open_dataset("me/cups").fingerprint)
+    changed = write_lerobot(tmp_path / "changed")
+    video = next(changed.rglob("*.mp4"))
+    video.write_bytes(video.read_bytes() + b"\0")
+    cache.add("me/cups", changed, "new", commit=OTHER)
+    assert len(found) == 1
+    assert open_dataset("me/cups@new").fingerprint not in found
+
+
+def test_files_at_a_url_are_not_copied(tmp_path: Path) -> None:
+    url = upload(write_lerobot(tmp_path / "data"), "memory://sets/copied")
+    with pytest.raises(BadInputError, match="download it first"):
+        whole(url)
 
 
 def _first(store: EpisodeStore, queue: Any) -> None:

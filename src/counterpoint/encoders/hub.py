@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Unpack
 
-from huggingface_hub import HfApi, ModelCard, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+from huggingface_hub import ModelCard, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 from torch import Tensor, nn
 from tyro.conf import Positional, arg
 
@@ -31,6 +31,7 @@ from counterpoint.folder import DIGESTS, FORMAT, check_part, digests_of, require
 from counterpoint.parameter_types import Name, PythonOnly
 from counterpoint.provenance import note_download
 from counterpoint.registry import LazyTable
+from counterpoint.repositories import first_words, hub_errors, hub_id, id_advice, require_id, upload
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -211,15 +212,12 @@ def _fetched(
     """Return the folder of a saved model that has these files; files on the Hub are downloaded."""
     if is_released(source):
         return released_folder(str(source), offline=local_files_only)
-    folder = Path(source).expanduser()
-    name, _, pinned = str(source).partition("@")
-    hub_id = _HUB_ID.fullmatch(name) is not None
-    if folder.exists() or folder.parent.is_dir() or not hub_id:
+    named = hub_id(source)
+    if named is None:
+        folder = Path(source).expanduser()
         folder = folder / "model" if (folder / "model").is_dir() else folder
         hint = suggestion(source, RELEASED) or "check the path; a run writes model/ when it ends"
-        if hub_id:
-            hint += f". For a model of the Hub, run the command in a folder that has no {folder.parent.name}/ in it"
-        found = "no such file"
+        found, hint = "no such file", f"{hint}{id_advice(source, 'model')}"
         if (folder / "checkpoints").is_dir():
             found, hint = "a run that has not ended", "repeat its `counterpoint train` command, which continues it"
         for file in (folder / name for name in names):
@@ -227,16 +225,17 @@ def _fetched(
                 _refuse_another_version(folder / CONFIG)
             require(file.is_file(), file, found, "a saved model, or a run that holds one", hint)
         return folder
-    options: dict[str, Any] = {"revision": revision or pinned or None, "token": token, "cache_dir": cache_dir}
+    name, pinned = named
+    options: dict[str, Any] = {"revision": revision or pinned, "token": token, "cache_dir": cache_dir}
     options |= {"force_download": force_download, "local_files_only": local_files_only}
     commit: Path | None = None
     try:
         for file_name in names:
             commit = Path(str(hf_hub_download(name, file_name, **options))).parent
-    except _HUB_ERRORS as error:
+    except hub_errors() as error:
         if isinstance(error, EntryNotFoundError) and commit is not None:
             _refuse_another_version(commit / CONFIG)
-        found = f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})"
+        found = f"no such folder, and nothing on the Hub ({first_words(error)})"
         hint = "check the path or the id, and that the Hub can be reached; offline, runs, saved folders and ids that "
         hint += "were downloaded before work"
         raise BadInputError(source, found, "a saved model, a run, or a Hub id", hint) from error
@@ -268,9 +267,6 @@ def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
 
 
 _HINT = "copy or download the folder again; the file was changed or cut short"
-_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-# The base class of `HfHubHTTPError` is that of the errors of the HTTP library, which differs between Hub versions.
-_HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError, EntryNotFoundError)
 
 
 class SavedModel:
@@ -353,8 +349,7 @@ def push(
     Raises:
         BadInputError: If the folder is damaged, or the Hub cannot be reached or rejects the upload.
     """
-    hint = "name both, such as you/drawer-encoder"
-    require(_HUB_ID.fullmatch(repo_id), "repo id", repr(repo_id), "OWNER/MODEL", hint)
+    require_id(repo_id, "repo id")
     require(Path(source).exists(), source, "no such folder", "a run, or a saved model", "check the path")
     saved = _fetched(source, (CONFIG, DIGESTS, WEIGHTS))
     kind, _ = _read_config(saved)
@@ -369,17 +364,10 @@ def push(
         if license:
             card.data["license"] = license
         card.save(readme)
-        try:
-            hub = HfApi(token=token)
-            hub.create_repo(repo_id, private=private or None, exist_ok=True)
-            message = f"Upload a {kind.replace('_', ' ')}"
-            return str(
-                hub.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, revision=revision)
-            )
-        except _HUB_ERRORS as error:
-            hint = "check the id, `hf auth login` and the connection; offline, copy the folder: it loads by its path"
-            found = f"nothing uploaded ({str(error).splitlines()[0]})"
-            raise BadInputError(repo_id, found, "a repository that this account may write to", hint) from error
+        hint = "check the id, `hf auth login` and the connection; offline, copy the folder: it loads by its path"
+        message = f"Upload a {kind.replace('_', ' ')}"
+        options: dict[str, Any] = {"private": private, "token": token, "revision": revision}
+        return upload(folder, repo_id, kind="model", message=message, hint=hint, **options)
 
 
 class HubEncoder(nn.Module, SavedModel):

@@ -14,7 +14,8 @@ from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import require
 from counterpoint.files import read_object
 from counterpoint.formats import open_dataset, split_names
-from counterpoint.formats.remote import absolute, url_of
+from counterpoint.formats.remote import absolute, may_exist, reachable
+from counterpoint.repositories import hub_id
 
 SPLITS = ("test", "val", "validation")
 
@@ -54,10 +55,10 @@ def reading_of(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] | None:
-    """Open a run's recorded data, with the numbers of its training episodes; `None` if the data were moved."""
+    """Open a run's recorded data, with the numbers of its training episodes; `None` if they are not there."""
     section = config["data"]
     path, inside = Path(section["path"]), section.get("train_split")
-    if not path.exists():
+    if not reachable(path):
         return None
     split = inside if inside in split_names(path) else None
     store = by_segments(open_dataset(path, split=split, **reading_of(section)), section.get("segments", "episode"))
@@ -95,7 +96,7 @@ def open_unseen(
     Raises:
         BadInputError: If the data set or the split does not exist or has no usable episode.
     """
-    require(url_of(path) or path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
+    require(may_exist(path), path, "no such data set", "the run's data", "say where it is: --data PATH")
     splits, own = split_names(path), [trains_on(config, path) for config in configs]
     chosen = split or next((name for name in SPLITS if name in splits), None)
     mine = [config for config, same in zip(configs, own, strict=True) if same]
@@ -152,6 +153,17 @@ def _unseen(config: Mapping[str, Any]) -> set[int]:
 
 
 def trains_on(config: Mapping[str, Any], path: Path) -> bool:
-    """Return True if a run was trained on the data set at `path`."""
+    """Return True if a run was trained on the data set at `path`.
+
+    Raises:
+        BadInputError: If the run was trained on another commit of this data set of the Hub.
+    """
     section = config.get("data")
-    return isinstance(section, Mapping) and "path" in section and absolute(section["path"]) == absolute(path)
+    if not isinstance(section, Mapping) or "path" not in section:
+        return False
+    own, given = absolute(section["path"]), absolute(path)
+    (name, _, commit), (other, _, wanted) = own.partition("@"), given.partition("@")
+    mixed = hub_id(path) is not None and name == other and commit != wanted
+    expected, hint = f"{own}, which a run was trained on", f"read that commit: --data {own}"
+    require(not mixed, path, f"the commit {wanted}", expected, hint)
+    return own == given

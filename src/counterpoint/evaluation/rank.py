@@ -34,8 +34,10 @@ from counterpoint.errors import require, require_extras
 from counterpoint.evaluation.embedded import spread
 from counterpoint.files import write_atomically
 from counterpoint.formats import open_dataset, recognise
+from counterpoint.formats.remote import is_remote, located
 from counterpoint.parameter_types import Computes, Model, Name, Names
 from counterpoint.progress import ProgressBar
+from counterpoint.repositories import hub_id
 from counterpoint.rewards.embedding import observed
 from counterpoint.rewards.model import late_fusion
 from counterpoint.rewards.page import Line, Panel, breakable, jpeg, make_player, render, signed
@@ -253,14 +255,17 @@ def rank_csv(ranking: Ranking) -> str:
 
 
 def edit_command(data: Path, episodes: Sequence[int], store: EpisodeStore) -> str:
-    """Return LeRobot's command that leaves episodes out of a copy; empty for other formats."""
-    if recognise(data).name != "lerobot" or not episodes:
+    """Return LeRobot's command that leaves episodes out of a copy; empty for other formats, and at URLs."""
+    root = located(data)
+    if recognise(data).name != "lerobot" or not episodes or is_remote(root / "x"):
         return ""
     numbers = getattr(store, "numbers", range(len(store.episodes)))
     listed = ", ".join(str(numbers[at]) for at in sorted(episodes))
-    name = data.resolve().name
+    named = hub_id(data)
+    name = root.resolve().name if named is None else named[0]
+    kept = f"{data}_kept" if named is None else f"{Path(name).name}_kept"
     return (
-        f"lerobot-edit-dataset --repo_id {name} --root {data} --new_repo_id {name}_kept --new_root {data}_kept "
+        f"lerobot-edit-dataset --repo_id {name} --root {root} --new_repo_id {name}_kept --new_root {kept} "
         f'--operation.type delete_episodes --operation.episode_indices "[{listed}]"'
     )
 

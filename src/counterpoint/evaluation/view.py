@@ -23,15 +23,17 @@ from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.encoders.hub import is_foreign
+from counterpoint.encoders.hub import is_foreign, saved_kind
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet, Clip, panels_of
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config
 from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.remote import absolute, may_exist, reachable
 from counterpoint.formats.video import frame_times, probe_video, read_frames
 from counterpoint.parameter_types import Computes, Name
+from counterpoint.repositories import hub_id
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, form_of
 from counterpoint.rewards.embedding import STATE, check_instructions, embed_frames
 from counterpoint.rewards.model import RewardModel
@@ -86,7 +88,8 @@ def view(
 
     Args:
         targets: Runs (folders of runs or of saved weights, or Hub ids), models of others (folders of LeRobot reward
-            models, or module:function) and data sets; if no data set is given, those that the runs were trained on.
+            models, or module:function) and data sets; if no data set is given, those that the runs were trained on. A
+            Hub id is a data set if there is no model of that name.
         port: The port on this machine; 0 selects a free port.
         browser: True to open the page in the machine's browser.
         device: The device that computes, such as cuda.
@@ -152,11 +155,11 @@ class Viewer:
         self.folder = folder
         self.runs: dict[str, RewardModel | FunctionReward] = {}
         self.objectives: dict[str, str] = {}
-        paths: list[Path] = []
-        trained: dict[Path, list[dict[str, Any]]] = {}
+        paths: list[str] = []
+        trained: dict[str, list[dict[str, Any]]] = {}
         for target in dict.fromkeys(targets):
-            if not _is_run(Path(target)):
-                paths.append(Path(target))
+            if not _is_run(target):
+                paths.append(target)
                 continue
             name = Path(target).resolve().name
             name = target if name in self.runs else name
@@ -171,9 +174,11 @@ class Viewer:
                 config[key] if isinstance(config.get(key), dict) else {} for key in ("objective", "data")
             )
             self.objectives[name] = objective.get("name", "")
-            if Path(data.get("path") or "absent").exists():
-                trained.setdefault(Path(data["path"]).resolve(), []).append(config)
-        self.sets = [BrowsedSet(path, trained.get(path.resolve(), ()), dialect=dialect) for path in paths or trained]
+            if reachable(data.get("path") or "absent"):
+                trained.setdefault(absolute(data["path"]), []).append(config)
+        self.sets = [
+            BrowsedSet(Path(path), trained.get(absolute(path), ()), dialect=dialect) for path in paths or trained
+        ]
         self._computing = threading.Lock()
         self.language = any(form_of(model) != "goal" for model in self.runs.values())
         self._clips: LRUCache[Clip] = LRUCache(KEPT)
@@ -443,9 +448,16 @@ class Viewer:
         return self._page("message", status, title="That did not work", message=message)
 
 
-def _is_run(path: Path) -> bool:
-    """Return True if a target is a run: a folder with a model, or a name that can be a Hub id."""
-    return not path.exists() or (path / "config.json").is_file() or (path / "model").is_dir()
+def _is_run(target: str) -> bool:
+    """Return True if a target is a run: a folder with a model, a model of the Hub, or a name of nothing else."""
+    path = Path(target)
+    if hub_id(target) is None:
+        return (path / "config.json").is_file() or (path / "model").is_dir() or not may_exist(path)
+    try:
+        saved_kind(target)
+    except BadInputError:
+        return False
+    return True
 
 
 def _forgotten() -> tuple[Clip, int]:

@@ -13,6 +13,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.formats.base import OnBadRow, Reader, raise_error, require_split
 from counterpoint.formats.remote import is_remote, located
 from counterpoint.registry import LazyTable, imported
+from counterpoint.repositories import id_advice
 
 if TYPE_CHECKING:
     from counterpoint.formats.recognition import Format
@@ -67,7 +68,8 @@ def recognise(path: str | Path) -> Format:
     if not path.exists():
         begun = path.with_name(f"{path.name}.partial")  # of `counterpoint collect`
         hint = f"{begun} is a recording that was interrupted: repeat its `counterpoint collect` command"
-        raise BadInputError(path, "nothing there", "a data set", hint if begun.is_dir() else "check the path")
+        advice = f"check the path{id_advice(path, 'data set')}"
+        raise BadInputError(path, "nothing there", "a data set", hint if begun.is_dir() else advice)
     otherwise = f"a {MANIFESTS[0]} with columns video,instruction, or a folder per task"
     raise BadInputError(
         path,
@@ -94,7 +96,8 @@ def open_dataset(
             a DrQ-v2 replay folder; an OGBench file; an RLBench data set, task or variation; an RLDS version folder or a
             folder above it; a zarr replay buffer; WebDataset shards; raw folders of DROID or BridgeData; MCAP files of
             ROS 2; or a training store. LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset and video folders may also be
-            given by URL, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+            given by URL, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`. If there is no local folder ORG,
+            ORG/NAME or ORG/NAME@REVISION is a data set of the Hub, which is downloaded into the Hub's cache.
         split: One of `split_names(path)`; by default all episodes are read.
         camera: Keep only this camera; by default all cameras.
         dialect: For HDF5, a name of `counterpoint.formats.hdf5.dialects.DIALECTS`; by default it is recognised

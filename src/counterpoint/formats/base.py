@@ -16,6 +16,7 @@ from counterpoint.data.episode import Array, EpisodeInfo, check_finite, visible
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.formats.boundary import as_numbers, parsing
+from counterpoint.formats.remote import version
 
 SAMPLE = "sample"
 """The instruction key that draws one of an episode's texts for each sample of a batch."""
@@ -131,7 +132,7 @@ class Reader(EpisodeStore):
         cameras: Camera names; the first is the default.
         episodes: Length, instruction, frame rate and success of each episode.
         names: The name of each episode in error messages.
-        files: Files whose name, size and modification time enter the fingerprint.
+        files: Files whose name, size and version enter the fingerprint.
         identity: Further values that enter the fingerprint, in addition to `episodes`.
         rate_recorded: False where the frame rate is assumed, because the format does not record it.
         pads_cameras: True if the format gives black images to the episodes that lack a camera of other episodes.
@@ -208,8 +209,7 @@ class Reader(EpisodeStore):
         digest = hashlib.sha256(repr((self.episodes, self.identity)).encode())
         for path in self.files:
             with parsing(path, "a readable file"):
-                stat = path.stat()
-            digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+                digest.update(f"{path.name}\0{path.stat().st_size}\0{version(path)}\0".encode())
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:

@@ -1,8 +1,8 @@
-"""Read data sets at a URL that fsspec supports, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
+"""Read data sets by their id on the Hub, or at a URL that fsspec supports, such as `s3://bucket/set`.
 
-A URL is mirrored by a folder in the user's cache. Metadata and tables are copied; any other file is an empty (sparse)
-file of the same length, whose bytes are read from the URL by ranges. `opened` and `read_ranges` read such files, and
-also local ones.
+A data set of the Hub, ORG/NAME or ORG/NAME@REVISION, is downloaded whole into the Hub's cache. A URL is mirrored by a
+folder in the user's cache. Metadata and tables are copied; any other file is an empty (sparse) file of the same length,
+whose bytes are read from the URL by ranges. `opened` and `read_ranges` read such files, and also local ones.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from counterpoint.errors import BadInputError, MissingExtraError, import_extra, 
 from counterpoint.files import cache_root, write_atomically
 from counterpoint.folder import lock
 from counterpoint.formats.boundary import parsing, read_bytes, require_size
+from counterpoint.repositories import cached_content, data_folder, hub_id
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # a path object turns two slashes into one
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COPIED = (".json", ".jsonl", ".csv", ".tsv")
 _ABOUT = ".remote.json"
 _EXTRAS = {"s3": "remote", "s3a": "remote"}
@@ -54,23 +56,61 @@ def url_of(path: str | Path) -> str | None:
 
 
 def absolute(path: str | Path) -> str:
-    """Return a path that means the same in every working directory: the URL, or the absolute path."""
+    """Return a path that always means the same data: the URL, the Hub id with its commit, or the absolute path."""
+    if (named := hub_id(path)) is not None:
+        name, revision = named
+        return f"{name}@{revision if _COMMIT.fullmatch(revision or '') else data_folder(name, revision).name}"
     return url_of(path) or str(Path(path).resolve())
 
 
-def located(path: str | Path) -> Path:
-    """Return the local folder or file of a path or URL: for a URL, the mirror.
+def may_exist(path: str | Path) -> bool:
+    """Return whether a path exists, or is a URL or a Hub id, which are looked up only when they are read."""
+    return bool(url_of(path) or hub_id(path)) or Path(path).exists()
 
-    Each process lists a URL only once.
+
+def reachable(path: str | Path) -> bool:
+    """Return whether there is something at a path, a URL or a Hub id now."""
+    try:
+        return located(path).exists()
+    except BadInputError:
+        return False
+
+
+def located(path: str | Path) -> Path:
+    """Return the local folder or file of a path, a URL (its mirror) or a Hub id (its download).
+
+    Each process asks for a URL or an id only once.
 
     Raises:
-        BadInputError: When the URL cannot be reached or does not exist.
+        BadInputError: When the URL or the Hub cannot be reached, or there is nothing of that name.
         MissingExtraError: When the package that reads URLs of this kind is not installed.
     """
+    if (named := hub_id(path)) is not None:
+        return data_folder(*named)
     url = url_of(path)
     if url is None:
         return Path(path)
     return Path(url.removeprefix("file://")) if url.startswith("file://") else _mirrored(url, cache_root())
+
+
+def whole(path: str | Path) -> Path:
+    """Return the local folder of a data set whose files are copied as they are.
+
+    Raises:
+        BadInputError: When the data set is at a URL, so that its files are not here.
+    """
+    folder = located(path)
+    require(not is_remote(folder / "x"), path, "a data set at a URL", "one on this machine", "download it first")
+    return folder
+
+
+def version(file: Path) -> str:
+    """Return a text that changes with a file's content: the content's name in the Hub's cache, or the file's time.
+
+    Raises:
+        OSError: When there is no such file.
+    """
+    return cached_content(file) or str(file.stat().st_mtime_ns)
 
 
 def is_remote(path: str | Path) -> bool:

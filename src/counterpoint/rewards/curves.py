@@ -23,6 +23,7 @@ from counterpoint.formats import open_dataset, read_episode_part
 from counterpoint.formats.video import read_part
 from counterpoint.parameter_types import Computes, File, Image, Model, Name, Text
 from counterpoint.progress import ProgressBar
+from counterpoint.repositories import hub_id
 from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, reads_state
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import RewardModel, gains
@@ -211,7 +212,8 @@ class Clip:
 def video_clip(path: Path) -> Clip:
     """Return a video file as a clip."""
     hint = "name some of its episodes: --episodes 0 1 2"
-    require(not path.is_dir(), path, "a folder", "a video file, or a data set and episodes", hint)
+    found, good = "a folder" if path.is_dir() else "a data set of the Hub", not path.is_dir() and hub_id(path) is None
+    require(good, path, found, "a video file, or a data set and episodes", hint)
 
     def read(start: int, limit: int) -> tuple[NDArray[np.uint8], Array, int]:
         require(path.is_file(), path, "no such file", "a video", "check the path")

@@ -28,8 +28,10 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Annotated, Any
 
 import numpy as np
@@ -52,8 +54,10 @@ from counterpoint.formats.lerobot.layout import read_info
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.signals import FOLDER, Signal, write_signals
 from counterpoint.formats.lerobot.tables import CHECKED
-from counterpoint.parameter_types import Computes, File, Image, Model, Name, Names, Number, Text
+from counterpoint.formats.remote import absolute, whole
+from counterpoint.parameter_types import Computes, File, Image, Model, Name, Names, Number, Repository, Text
 from counterpoint.provenance import provenance
+from counterpoint.repositories import check_upload, hub_id, upload
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, read_goal
 from counterpoint.rewards.labeller import FunctionLabeller, Labeller, Labelling, labeller_of, open_labeller
 from counterpoint.rewards.weighting import spread_in_words
@@ -81,6 +85,7 @@ def label(
     anyway: bool = False,
     overwrite: bool = False,
     dialect: Name = None,
+    push: Repository = None,
 ) -> Path:
     """Write progress in [0, 1] of every frame of a data set. A repeated call resumes an interrupted one.
 
@@ -94,10 +99,10 @@ def label(
         data: A data set of any format.
         model: A run's folder, a folder of saved weights or a Hub id, which must have a calibration; or a model of
             others whose values are progress: the folder of a LeRobot reward model, or module:function.
-        out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set. With
-            `feature`, the folder of the copy.
+        out: Parquet file to write; by default MODEL_progress.parquet in the folder of a LeRobot data set, or in the
+            working folder for a LeRobot data set of the Hub or at a URL. With `feature`, the folder of the copy.
         feature: Write a copy of a LeRobot v3 data set with progress as this feature, such as next.progress.
-        signals: Write LeRobot's proposed sidecar DATA/reward_signals/MODEL.parquet instead, with signals such as
+        signals: Write LeRobot's proposed sidecar reward_signals/MODEL.parquet instead, with signals such as
             reward.counterpoint.progress, their descriptions and their provenance.
         cameras: Cameras whose rewards are averaged; by default the cameras of the run's training, or the data's first
             camera.
@@ -112,13 +117,15 @@ def label(
         anyway: Write labels even if they are no better than a constant.
         overwrite: Replace existing labels.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
+        push: Upload the file, or the copy with `feature`, to this data set of the Hub when it is written.
 
     Returns:
         The file or folder that was written.
 
     Raises:
-        BadInputError: If data, model or arguments cannot be used; this is raised before anything is computed. If an
-            episode is damaged; finished blocks are then kept.
+        BadInputError: If data, model or arguments cannot be used, or the account may not upload; this is raised before
+            anything is computed. If an episode is damaged; finished blocks are then kept. If the upload fails; the
+            labels are then kept.
         MissingExtraError: If the engine is Ray and Ray is not installed.
     """
     engine.check()
@@ -129,6 +136,11 @@ def label(
     store = by_segments(open_dataset(data, dialect=dialect), segments)
     first = camera_names(None, store)  # data without images are refused
     target = _target(data, str(model), out, feature, overwrite, signals=signals)
+    sent = None
+    if push is not None:
+        version = read_info(whole(data)).raw["codebase_version"] if feature else None
+        sent = _Upload(push, target, FOLDER if signals else "", version)
+        check_upload(push, "--push", sent.command)
     for camera in cameras:
         check_camera(camera, store)
     every, image = range(len(store.episodes)), None if goal is None else read_goal(goal)
@@ -152,9 +164,9 @@ def label(
         seconds = time.perf_counter() - started
         table, words, still = _table(labeller, files, store)
         if feature is None:
-            _write_parquet(table, parts / "whole.parquet", target, signals=signals)
+            _write_parquet(table, parts / "whole.parquet", target, data if signals else None)
         else:
-            copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
+            copy_with_feature(whole(data), target, feature, table["progress_sparse"].to_numpy())
         shutil.rmtree(parts)
     what = "segments" if segments == "task" else "episodes"
     print(f"Labelled {len(every)} {what}, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else ""))
@@ -162,7 +174,44 @@ def label(
     print(spread_in_words(np.split(table["progress_sparse"].to_numpy(), np.cumsum(store.lengths)[:-1])))
     if still:
         print(f"Nothing changes in {'; '.join(_place(store, one) for one in still)}: the labels say nothing")
+    if sent is not None:
+        print(f"Uploaded to {sent.run(model_name(str(model)))}")
     return target
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """An upload of labels to a data set of the Hub.
+
+    Attributes:
+        repo_id: The data set's id.
+        labels: The file, or the folder of a copy.
+        folder: The folder of the file in the repository.
+        tag: The tag under which LeRobot looks for a data set, for a copy.
+    """
+
+    repo_id: str
+    labels: Path
+    folder: str
+    tag: str | None
+
+    @property
+    def place(self) -> str:
+        """The path in the repository."""
+        return "." if self.tag else str(PurePosixPath(self.folder, self.labels.name))
+
+    @property
+    def command(self) -> str:
+        """The command that does the same."""
+        written = f"hf upload {self.repo_id} {quote(str(self.labels))} {quote(self.place)} --repo-type dataset"
+        tagged = f" && hf repos tag create {self.repo_id} {self.tag} --repo-type dataset" if self.tag else ""
+        return written + tagged
+
+    def run(self, model: str) -> str:
+        """Upload, and return the address of the commit."""
+        hint, message = f"the labels are in {self.labels}; upload them later: {self.command}", f"Add labels by {model}"
+        options: dict[str, Any] = {"message": message, "hint": hint, "tag": self.tag}
+        return upload(self.labels, self.repo_id, kind="dataset", place=self.place, **options)
 
 
 def _target(
@@ -173,7 +222,7 @@ def _target(
     require(not (signals and feature), "--signals", f"--feature {feature} beside it", "one of them", "leave one out")
     if feature is not None:
         found, hint = f"a {kind.title} data set", f"convert it first: counterpoint data convert {data} OUT"
-        info = read_info(data) if kind.name == "lerobot" else None
+        info = read_info(whole(data)) if kind.name == "lerobot" else None
         require(info and info.version[0] == 3, "--feature", found, "a LeRobot data set of version 3", hint)
         require(out is not None, "--out", "nothing", "the folder of the copy", "name a new folder")
         assert out is not None
@@ -186,7 +235,8 @@ def _target(
         hint = "name a file: --out labels.parquet"
         require(kind.name == "lerobot", "--out", f"nothing, for a {kind.title}", "a file to write", hint)
         name = Path(model_name(model)).name
-        out = data / FOLDER / f"{name}.parquet" if signals else data / f"{name}_progress.parquet"
+        home = data if data.is_dir() else Path()
+        out = home / FOLDER / f"{name}.parquet" if signals else home / f"{name}_progress.parquet"
     require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
     require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")
     return out
@@ -303,16 +353,19 @@ SIGNALS = {
 """Columns of labels as signals: their names, which begin with `reward.counterpoint.`, and descriptions."""
 
 
-def _write_parquet(table: pa.Table, made: Path, path: Path, *, signals: bool) -> None:
+def _write_parquet(table: pa.Table, made: Path, path: Path, signals_of: Path | None) -> None:
+    """Write labels by way of the file `made`, as signals of a data set if one is given."""
     path.parent.mkdir(exist_ok=True)
-    if signals:
+    if signals_of is not None:
         columns = {name: table[name].to_numpy() for name in table.column_names}
         told = {f"reward.counterpoint.{name}": signal for key, (name, signal) in SIGNALS.items() if key in columns}
         columns |= {f"reward.counterpoint.{name}": columns[key] for key, (name, _) in SIGNALS.items() if key in columns}
         about = json.loads(table.schema.metadata[b"counterpoint"])
         named = {"type": "counterpoint", "id": table.schema.metadata[b"reward_model_path"].decode()}
         scoring = {"model": named | {"files": about.pop("model")}, "scorer": {"version": 1, "options": about}}
-        write_signals(made, columns, told, scoring, path.parent.parent.name)
+        place = absolute(signals_of)
+        name, _, revision = place.partition("@") if hub_id(signals_of) else (Path(place).name, "", "")
+        write_signals(made, columns, told, scoring, name, revision or None)
     else:
         pq.write_table(table, made, **CHECKED)
     flush(made)

@@ -23,9 +23,10 @@ from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, require_known
 from counterpoint.evaluation.rollout import RESULT, evaluation_seeds, rollout, write_report
 from counterpoint.formats import open_dataset, recognise
-from counterpoint.formats.minari.files import is_minari
+from counterpoint.formats.minari.files import ID, is_minari
 from counterpoint.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.formats.ogbench import load_ogbench
+from counterpoint.formats.remote import may_exist
 from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.loop import Source
@@ -193,7 +194,7 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
 
     Args:
         data: A Minari folder or id, a folder written by `counterpoint collect pointmaze` (its `train` part is read), an
-            OGBench file, or a LeRobot data set with states and actions.
+            OGBench file, or a LeRobot data set with states and actions. A Hub id that ends like `-v2` is a Minari id.
         config: Settings for reading the data set.
 
     Raises:
@@ -202,7 +203,8 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
     if isinstance(data, EpisodeStore):
         return replay_from_store(data)
     path = Path(data).expanduser()
-    minari = is_minari(path / "train") or is_minari(path) or not path.exists()
+    minari = is_minari(path / "train") or is_minari(path)
+    minari = minari or (not path.exists() and (ID.fullmatch(str(data)) is not None or not may_exist(data)))
     ogbench = not minari and recognise(path).name == "ogbench"
     expected = f"none: {'OGBench' if ogbench else 'Minari'}'s data sets have no dialects"
     single = minari or ogbench

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 from torch import nn
@@ -12,10 +13,12 @@ from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.card import write_results
-from counterpoint.errors import require_extras
+from counterpoint.encoders.hub import push as upload_model
+from counterpoint.errors import BadInputError, require_extras
 from counterpoint.files import read_object
-from counterpoint.parameter_types import Device, Environment, PythonOnly, Typed
+from counterpoint.parameter_types import Device, Environment, PythonOnly, Repository, Typed
 from counterpoint.progress import duration
+from counterpoint.repositories import check_upload
 from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.loop import fit
 from counterpoint.training.plan import Data, Given, Recipe
@@ -34,6 +37,7 @@ def train(
     start_from: Annotated[str | Path | None, Typed(Annotated[str | None, arg(metavar="RUN")])] = None,
     on_eval: PythonOnly[Callable[[int, Mapping[str, nn.Module]], Mapping[str, float] | None] | None] = None,
     device: Device = None,
+    push: Repository = None,
 ) -> Run:
     """Train a recipe: an encoder, a policy or an agent. Repeating the same call continues an interrupted run.
 
@@ -57,17 +61,23 @@ def train(
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
         on_eval: Called with the steps done and the trained modules, every `eval_every` steps and after the last step.
         device: cpu, cuda or cuda:N; by default a GPU if the machine has one.
+        push: Upload the trained model, with its card, to this repository of the Hub. A run that is continued may have
+            another, or none.
 
     Returns:
         The run, closed; its `model` is the folder of the trained model.
 
     Raises:
-        BadInputError: If settings, data, weights or the run's folder cannot be used; raised before long work begins.
+        BadInputError: If settings, data, weights or the run's folder cannot be used, or the account may not upload;
+            raised before long work begins. If the upload fails; the run is then complete.
     """
     several = () if data is None else (data,) if isinstance(data, str | Path | EpisodeStore) else tuple(data)
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides, data=several, env=env)
     require_extras(dict.fromkeys(settings.loop.trackers, "track"))
     accelerator = accelerator_of(getattr(settings.loop, "precision", "no"), device)
+    by_hand = f"counterpoint push {quote(str(out))} {push}"
+    if push is not None and accelerator.is_main_process:
+        check_upload(push, "--push", by_hand)
     given = Given(several, validation, None if start_from is None else str(start_from), str(accelerator.device))
     plan = settings.plan(given, accelerator)
     main, facts = accelerator.is_main_process, dict(plan.facts)
@@ -106,6 +116,12 @@ def train(
         if run.main:
             write_results(run.folder)
     meet("end")
+    if push is not None and main:
+        try:
+            print(f"Uploaded to {upload_model(run.folder, push)}", flush=True)
+        except BadInputError as error:
+            hint = f"the run is complete; upload its model later: {by_hand}"
+            raise BadInputError(error.where, error.found, error.expected, hint) from error
     return run
 
 

@@ -30,6 +30,7 @@ from counterpoint.formats.base import require_new
 from counterpoint.formats.boundary import first_line, load_arrays, open_image, parsing, read_bytes
 from counterpoint.formats.lerobot.additions import copy_with_images
 from counterpoint.formats.lerobot.reader import LeRobotStore
+from counterpoint.formats.remote import whole
 from counterpoint.parameter_types import Device, Name
 
 Point = tuple[float, float]
@@ -86,7 +87,7 @@ def write_masks(
     kind = recognise(path)
     hint = f"run `counterpoint data convert {path} OUT` first"
     require(kind.name == "lerobot", path, f"a data set of the format {kind.title}", "a LeRobot data set", hint)
-    store = LeRobotStore(path)
+    store = LeRobotStore(whole(path))
     source: MaskFiles | SamMasks
     if files is not None:
         source = MaskFiles(files, store)

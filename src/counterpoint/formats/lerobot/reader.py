@@ -38,6 +38,7 @@ from counterpoint.formats.lerobot.tables import (
 )
 from counterpoint.formats.lerobot.words import read_words
 from counterpoint.formats.lru import LRUCache
+from counterpoint.formats.remote import version
 from counterpoint.formats.video import cut_out, probe_video, read_frames
 
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
@@ -103,13 +104,13 @@ class LeRobotStore(Reader):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the content of the metadata, and the name, size and modification time of every other file."""
+        """SHA-256 over the content of the metadata, and the name, size and version of every other file."""
         digest = hashlib.sha256(repr([location.number for location in self._locations]).encode())
         for path in sorted(p for p in (self.root / "meta").rglob("*") if p.is_file()):
             digest.update(path.relative_to(self.root).as_posix().encode() + read_bytes(path))
         for path in [*self._media, *sorted((self.root / "images").rglob("*.*"))]:
-            _, size, changed = file_key(path)
-            digest.update(f"{path.relative_to(self.root)}|{size}|{changed}|".encode())
+            _, size, _ = file_key(path)
+            digest.update(f"{path.relative_to(self.root)}|{size}|{version(path)}|".encode())
         return digest.hexdigest()
 
     def findings(self) -> Iterator[BadInputError]:

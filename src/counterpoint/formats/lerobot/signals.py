@@ -51,7 +51,12 @@ class Signal:
 
 
 def write_signals(
-    path: Path, columns: Mapping[str, Array], signals: Mapping[str, Signal], scoring: Mapping[str, Any], repo_id: str
+    path: Path,
+    columns: Mapping[str, Array],
+    signals: Mapping[str, Signal],
+    scoring: Mapping[str, Any],
+    repo_id: str,
+    revision: str | None = None,
 ) -> None:
     """Write a sidecar.
 
@@ -61,10 +66,11 @@ def write_signals(
         signals: The description of every signal.
         scoring: The model and the settings that made the signals.
         repo_id: The data set's name.
+        revision: The commit of a data set of the Hub.
     """
     episodes = np.asarray(columns["episode_index"])
     ends = [*(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(episodes)]
-    facts = {"repo_id": repo_id, "revision": None, "total_episodes": len(ends), "total_frames": len(episodes)}
+    facts = {"repo_id": repo_id, "revision": revision, "total_episodes": len(ends), "total_frames": len(episodes)}
     version = provenance()["packages"].get("lerobot")
     content = {
         "format": "lerobot.frame_signals",
