@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import fsspec
+import huggingface_hub
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -60,6 +61,7 @@ from tests.formats.test_drq import write_replay as write_drq
 from tests.formats.test_mcap import compressed, joints, plain, write_bag
 from tests.formats.test_ogbench import write_ogbench
 from tests.formats.test_remote import HubDouble
+from tests.hub_here import hub_cache
 from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
@@ -189,6 +191,11 @@ def write_urls() -> None:
     upload(Path("local"), "hf://datasets/ORG/NAME")
 
 
+def write_hub() -> None:
+    cache: Any = huggingface_hub.snapshot_download
+    cache.add("lerobot/pusht", write_lerobot(Path("local")), "v3.0")
+
+
 @dataclass(frozen=True)
 class Kind:
     """Data that people have.
@@ -241,6 +248,7 @@ KINDS: Mapping[str, Kind] = {
     "OGBench": Kind(partial(write_ogbench, Path("pointmaze-medium-stitch-v0.npz")), ("qpos", "qvel", "10", "assumed")),
     "A DrQ-v2 replay": Kind(partial(write_drq, Path("walker_walk_replay")), ("walker walk", "assumed")),
     "Minari": Kind(partial(write_goals, Path("umaze-v2")), ("goals", "success")),
+    "Data on the Hub": Kind(write_hub, ("LeRobot",)),
     "Data behind a URL": Kind(write_urls, ("LeRobot",)),
     "No data yet": Kind(lambda: None),
 }
@@ -251,6 +259,7 @@ def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "400")
+    hub_cache(monkeypatch, tmp_path / "hub")
     systems = {"s3": BucketDouble, "hf": HubDouble}
     before = {name: fsspec.get_filesystem_class(name) for name in systems}
     for name, system in systems.items():

@@ -60,8 +60,8 @@ def data_folder(name: str, revision: str | None) -> Path:
         revision: A branch, a tag or a commit; `main` by default.
 
     Raises:
-        BadInputError: If the Hub cannot be reached and the cache does not hold the data set, or there is no such data
-            set or revision.
+        BadInputError: If the Hub cannot be reached and the cache does not hold the data set, or the Hub does not have
+            the data set or the revision.
     """
     try:
         folder = _downloaded(name, revision)
@@ -88,7 +88,8 @@ def cached_content(file: Path) -> str | None:
 
 def require_id(repo_id: str, where: str) -> None:
     """Raise a `BadInputError` unless a text is an id OWNER/NAME; `where` is the argument at fault."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not in `__all__`
 
     try:
         validate_repo_id(repo_id)

@@ -52,7 +52,8 @@ def test_weights_follow_the_demonstrations_that_are_chosen(tmp_path: Path) -> No
         1: np.linspace(1, 0, 5),
         2: np.where(np.arange(7) == 3, np.nan, np.linspace(0, 0.1, 7)),
     }
-    file, options = written(tmp_path / "progress.parquet", progress), {"column": "progress_sparse", "chunk": 2}
+    file = written(tmp_path / "progress.parquet", progress)
+    options: dict[str, Any] = {"column": "progress_sparse", "chunk": 2}
     every = step_weights(file, whole, whole, kappa=0.1, **options)
     assert every[:4].tolist() == [1, 1, 1, 1]  # each of these chunks makes more progress than kappa
     assert every[6:10].tolist() == [0, 0, 0, 0]

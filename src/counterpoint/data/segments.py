@@ -211,6 +211,7 @@ def counterfactuals(texts: Iterable[str]) -> tuple[str, ...]:
     found = []
     for text in known:
         for pair in OPPOSITES:
-            other = dict(zip(pair, reversed(pair), strict=True))
-            found.append(re.sub(rf"\b({'|'.join(pair)})\b", lambda match, to=other: to[match[0]], text))
+            word = re.compile(rf"\b({'|'.join(pair)})\b")
+            parts = word.split(text)  # the words themselves have the odd places
+            found.append("".join(pair[pair[0] == part] if at % 2 else part for at, part in enumerate(parts)))
     return tuple(text for text in dict.fromkeys(found) if text not in known)

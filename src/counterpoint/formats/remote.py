@@ -108,7 +108,7 @@ def version(file: Path) -> str:
     """Return a text that changes with a file's content: the content's name in the Hub's cache, or the file's time.
 
     Raises:
-        OSError: When there is no such file.
+        OSError: When the file does not exist.
     """
     return cached_content(file) or str(file.stat().st_mtime_ns)
 

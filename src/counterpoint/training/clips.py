@@ -266,10 +266,10 @@ def extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeSto
     own = dict.fromkeys(info.instruction for info in store.episodes)
     name, path, kinds, texts = recipe.objective.name, recipe.extra_instructions, recipe.data.altered, tuple[str, ...]()
     if path is not None:
-        where, hint = Path(path), "write one instruction a line"
-        lines = where.read_text(encoding="utf-8").splitlines() if where.is_file() else []
+        file, hint = Path(path), "write one instruction a line"
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         texts = tuple(dict.fromkeys(text for text in map(visible, lines) if text and text not in own))
-        require(texts, where, "no further instruction", "a file of instructions", hint)
+        require(texts, file, "no further instruction", "a file of instructions", hint)
     if "counterfactual" in kinds:
         texts += (more := counterfactuals(own))
         found, hint = f"no word with an opposite in {list(own)[:3]}", "write a file for --extra-instructions"

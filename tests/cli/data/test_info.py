@@ -18,6 +18,7 @@ from tests.formats.lerobot.made import episode as made_episode
 from tests.formats.lerobot.made import write_v30
 from tests.formats.made import memory_store, smooth_frames, write_epic, write_lerobot, write_videos
 from tests.formats.minari.made import goal_episodes
+from tests.hub_here import hub_cache
 
 
 def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +28,18 @@ def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert fact in told
     for fact in ("train 0:2, val 2:3", "33% of 3 episodes", "task 0", "task 1"):
         assert fact in told
+
+
+def test_a_data_set_of_the_hub_is_looked_at_by_its_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_cache(monkeypatch, tmp_path / "hub").add("lab/arms", write_lerobot(tmp_path / "data"), "v3.0")
+    info("lab/arms@v3.0")
+    assert "3, of 3 to 7 frames" in capsys.readouterr().out
+    assert doctor(Path("lab/arms")) == 0
+    assert "lab/arms: nothing wrong" in capsys.readouterr().out
+    with pytest.raises(BadInputError, match="lab/absent: found no such path, and no data set of the Hub"):
+        info("lab/absent")
 
 
 def test_info_tells_how_many_episodes_record_success_and_how_long_all_are(

@@ -23,6 +23,7 @@ from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset
 from tests.data.masks_made import made_masks, write_masks
 from tests.formats.made import memory_store, write_lerobot, write_lerobot_v21, write_videos
+from tests.hub_here import hub_cache
 
 
 def add(path: Path, out: Path, **given: Any) -> None:
@@ -53,6 +54,15 @@ def test_masks_from_files_stand_beside_their_images(
     assert "Wrote" in captured.out
     assert "warning" not in captured.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "masks", "out"]
+
+
+def test_a_data_set_of_the_hub_gets_masks_in_a_copy_without_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_cache(monkeypatch, tmp_path / "hub").add("lab/arms", write_lerobot(tmp_path / "data"))
+    add(Path("lab/arms"), tmp_path / "out", files=write_masks(tmp_path / "masks", {"top": made_masks()}))
+    assert "top_mask" in open_dataset(tmp_path / "out").cameras
+    assert not any(file.is_symlink() for file in (tmp_path / "out").rglob("*"))
 
 
 def test_statistics_of_masks_are_kept_as_those_of_images(tmp_path: Path) -> None:
