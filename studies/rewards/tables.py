@@ -187,6 +187,25 @@ def padded(name: str) -> str:
     return markdown(["method", *more], lines)
 
 
+def altered(name: str) -> str:
+    """Return what altered clips and texts change: numbers of each row, and its differences from DecisionNCE-P alone."""
+    keys = {
+        "right instruction first": "accuracy",
+        "right against wrong": "pairs",
+        "VOC, right minus wrong": "margin",
+        **{f"AUROC of success, {key}": f"auroc: {key}" for key in kept(f"rewards_{name}")["config"]["failures"]},
+    }
+    lines = []
+    for row in dict.fromkeys(run["row"] for run in kept(f"rewards_{name}")["rows"]):
+        lines.append([row])
+        for key in keys.values():
+            values = by_task(name, row, key)
+            found, against = paired(values), values - by_task(name, "decisionnce_p", key)
+            lines[-1] += [number(found.value), "" if row == "decisionnce_p" else _difference(against)]
+    heads = [head for key in keys for head in (key, "minus decisionnce_p's")]
+    return markdown(["row", *heads], lines)
+
+
 def videos() -> str:
     """Return how a reward improves with the number of training videos of each instruction."""
     counts = {5: "videos_5", 10: "videos_10", 20: "kitchen", 50: "videos_50"}
@@ -284,6 +303,8 @@ TABLES |= {
     "segments differences": partial(compared, "segments", SEGMENTS),
     "padding": partial(progress, "padding"),
     "padding cost": partial(padded, "padding"),
+    "altered": partial(altered, "altered"),
+    "altered arm": partial(altered, "altered_arm"),
     "videos": videos,
     "search kitchen": lambda: search_table(kept("tune_kitchen", search)),
 }
