@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from counterpoint.encoders import DualEncoder, EncoderConfig
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.formats import open_dataset
-from counterpoint.formats.video import encode_video
+from counterpoint.formats.video import encode_video, probe_video, read_frames
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command, score_clip, video_clip
 from counterpoint.rewards.instructions import read_goal
@@ -58,6 +58,98 @@ def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path, capsys: 
     assert "https://" not in page
     assert page.count("data:image/jpeg;base64,") >= 11
     assert INSTRUCTIONS[2] in page
+
+
+def test_a_video_shows_the_frames_beside_their_curve_and_a_moving_cursor(tmp_path: Path) -> None:
+    clip, out = video(tmp_path / "clip.mp4"), tmp_path / "out"
+    written = reward_command([clip], INSTRUCTIONS[0], against=INSTRUCTIONS[1:2], model="run", out=out, also=["mp4"])
+    assert [path.name for path in written] == ["clip.csv", "clip.png", "clip.html", "clip.mp4"]
+    info = probe_video(written[-1])
+    assert (info.frames, info.fps, info.height, info.width) == (11, 5.0, 400, 400 + 720)
+    images = read_frames(written[-1], range(11)).astype(int)
+    sharp = read_frames(clip, range(11)).repeat(6, axis=1).repeat(6, axis=2)[:, :384, :384].astype(int)
+    assert np.abs(images[:, 8:392, 8:392] - sharp).mean() < 8  # the frames themselves, which look alike when enlarged
+    assert np.abs(images[:, 8:392, 8:392] - sharp[::-1]).mean() > 8
+    lines = [set(np.flatnonzero((image[30:270, 500:] < 90).all(axis=2).mean(axis=0) > 0.8)) for image in images]
+    cursors = [min(line - set.intersection(*lines)) for line in lines]  # less the axis
+    assert np.ptp(np.diff(cursors)) <= 1
+    assert cursors[-1] - cursors[0] > 400
+
+
+RERUN = """
+calls = []
+
+
+class Image(tuple):
+    def __new__(cls, frame):
+        return tuple.__new__(cls, frame.shape)
+
+    def compress(self):
+        return self
+
+
+def Scalars(value):
+    return value
+
+
+def save(path):
+    calls.append(("save", path.name))
+    path.write_bytes(b"RRF")
+
+
+def disconnect():
+    calls.append(("disconnect",))
+
+
+def init(name, spawn):
+    calls.append(("init", name, spawn))
+
+
+def set_time(timeline, **at):
+    calls.append(("set_time", timeline, at))
+
+
+def log(path, entity):
+    calls.append(("log", path, entity))
+"""
+
+
+def test_a_recording_for_rerun_has_every_frame_and_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip, out = video(tmp_path / "clip.mp4", length=3), tmp_path / "out"
+    (tmp_path / "sdk").mkdir()
+    (tmp_path / "sdk" / "rerun.py").write_text(RERUN)
+    monkeypatch.syspath_prepend(tmp_path / "sdk")
+    monkeypatch.delitem(sys.modules, "rerun", raising=False)
+    table, *_, recording = reward_command([clip], INSTRUCTIONS[0], model="run", out=out, also=["rrd"])
+    calls = sys.modules.pop("rerun").calls
+    assert recording.read_bytes() == b"RRF"
+    assert sorted(path.name for path in out.iterdir()) == ["clip.csv", "clip.html", "clip.png", "clip.rrd"]
+    assert calls[:2] == [("init", "counterpoint/clip.mp4", False), ("save", "clip.rrd")]
+    assert calls[-1] == ("disconnect",)
+    with table.open(newline="") as file:
+        rewards = [float(row[INSTRUCTIONS[0]]) for row in csv.DictReader(file)]
+    for number, reward in enumerate(rewards):
+        assert calls[2 + 4 * number : 6 + 4 * number] == [
+            ("set_time", "frame_index", {"sequence": number}),
+            ("set_time", "seconds", {"duration": pytest.approx(number / 5)}),
+            ("log", "video", (64, 64, 3)),
+            ("log", ["reward", INSTRUCTIONS[0]], pytest.approx(reward, abs=1e-5)),
+        ]
+    assert len(calls) == 2 + 4 * 3 + 1
+
+
+def test_rerun_reads_the_recording(tmp_path: Path) -> None:
+    recording = pytest.importorskip("rerun.recording", reason="needs the extra `rerun`")
+    reward_command([video(tmp_path / "clip.mp4")], INSTRUCTIONS[0], model="run", out=tmp_path, also=["rrd"])
+    columns = str(recording.load_recording(tmp_path / "clip.rrd").schema())
+    assert "/video" in columns
+    assert "/reward/push" in columns
+
+
+def test_a_missing_sdk_is_told_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoint.errors.find_spec", lambda module: None)
+    with pytest.raises(MissingExtraError, match=r"rerun is not installed.*\[rerun\]"):
+        reward_command([tmp_path / "absent.mp4"], "push", model="run", out=tmp_path / "out", also=["rrd"])
 
 
 def test_a_placeholder_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,7 @@
-"""`counterpoint reward VIDEO...`: write the reward of a video or episode per frame as a table, an image and a page."""
+"""`counterpoint reward VIDEO...`: write the reward of a video or episode per frame as a table, an image and a page.
+
+On request the curve is also written as a video with a moving cursor, and as a recording for the viewer Rerun.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from tyro.conf import Positional, arg
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.hub import is_foreign
-from counterpoint.errors import BadInputError, require
-from counterpoint.files import write_atomically
+from counterpoint.errors import BadInputError, import_extra, require, require_extras
+from counterpoint.files import Beside, write_atomically
 from counterpoint.formats import open_dataset, read_episode_part
-from counterpoint.formats.video import read_part
+from counterpoint.formats.video import encode_video, read_part
 from counterpoint.parameter_types import Computes, File, Image, Model, Name, Text
 from counterpoint.progress import ProgressBar
 from counterpoint.repositories import hub_id
 from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, reads_state
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, never_change, read_goal
 from counterpoint.rewards.model import RewardModel, gains
-from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, line_image, make_player, render, signed
+from counterpoint.rewards.page import COLOURS, Line, Panel, beside_chart, jpeg, line_image, make_player, render, signed
 from counterpoint.rewards.sources import FunctionReward, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker
 
@@ -100,6 +103,7 @@ def reward_command(
     against: Annotated[Sequence[str], arg(metavar="TEXT...")] = (),
     goal: Image = None,
     form: RewardForm | None = None,
+    also: Annotated[Sequence[Literal["mp4", "rrd"]], arg(metavar="mp4|rrd...")] = (),
     device: Computes = "cpu",
     foreign: Foreign = IN_PROCESS,
     dialect: Name = None,
@@ -124,17 +128,21 @@ def reward_command(
         against: Other instructions, plotted in the same chart.
         goal: Image of the goal, for a reward that compares frames with goals.
         form: The reward to compute; by default the one that the encoder was trained for.
+        also: Further files to write: mp4 is a video of the frames beside their curve, with a moving cursor; rrd is a
+            recording for the viewer Rerun (extra `rerun`).
         device: The device that computes, such as cuda.
         foreign: How models of others run.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
     Returns:
-        The files NAME.csv, NAME.png and NAME.html of each video.
+        The files NAME.csv, NAME.png and NAME.html of each video, and those of `also`.
 
     Raises:
         BadInputError: If there is no video, an episode does not exist, an instruction is empty or given twice, or the
             form or model cannot be used. If a video cannot be read, the error is raised after all others are done.
+        MissingExtraError: If the extra `report` is not installed, or `rerun`, for the recording.
     """
+    require_extras({"rerun": "rerun"} if "rrd" in also else {})
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
     clips = _episodes(videos, episodes, camera, dialect) if episodes else [video_clip(path) for path in videos]
@@ -182,6 +190,10 @@ def reward_command(
                 ):
                     write_atomically(out / f"{name}.{ending}", content)
                     written.append(out / f"{name}.{ending}")
+                for kind in dict.fromkeys(also):
+                    write = curve_video if kind == "mp4" else curve_recording
+                    write(out / f"{name}.{kind}", curve, clip)
+                    written.append(out / f"{name}.{kind}")
             except BadInputError as error:
                 failed.append(error)
             progress.advance()
@@ -357,3 +369,44 @@ def curve_page(curve: RewardCurve, *, model: str, csv_name: str) -> str:
         model=model,
         csv=csv_name,
     )
+
+
+def curve_video(path: Path, curve: RewardCurve, clip: Clip) -> None:
+    """Write an MP4 of a clip's frames beside its curve with a moving cursor, at the clip's mean frame rate.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    beside = beside_chart(curve_lines(curve), title=curve.video.name, y_label=curve.axis)
+    images = (beside(frame, number) for number, frame in enumerate(_frames(clip)))
+    encode_video(path, images, curve.fps, gop=max(2, round(2 * curve.fps)))
+
+
+def curve_recording(path: Path, curve: RewardCurve, clip: Clip) -> None:
+    """Write a recording for Rerun: the frames as `video`, and each label's reward as `reward/LABEL`.
+
+    Raises:
+        MissingExtraError: If rerun-sdk is not installed.
+    """
+    rr = import_extra("rerun", "rerun")
+    with Beside(path) as folder:
+        made = Path(folder) / path.name
+        rr.init(f"counterpoint/{curve.video.name}", spawn=False)
+        rr.save(made)
+        for number, frame in enumerate(_frames(clip)):
+            rr.set_time("frame_index", sequence=number)
+            rr.set_time("seconds", duration=float(curve.seconds[number]))
+            rr.log("video", rr.Image(frame).compress())
+            for text, values in zip(curve.labels, curve.values, strict=True):
+                rr.log(["reward", text], rr.Scalars(float(values[number])))
+        rr.disconnect()  # writes what is buffered, and closes the file
+        made.replace(path)
+
+
+def _frames(clip: Clip) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frames of a clip, decoded again, because all frames together may not fit into memory."""
+    start, total = 0, 1
+    while start < total:
+        frames, _, total = clip.read(start, CHUNK_BYTES)
+        yield from frames
+        start += len(frames)

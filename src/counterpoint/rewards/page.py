@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import UInt8
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageOps
 
 from counterpoint.errors import import_extra
 
@@ -30,6 +30,8 @@ COLOURS = ("#0072b2", "#c8500a", "#00825f", "#b0568a", "#a86f00", "#3a8fc4")
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 LETTERS, LINE_HEIGHT = 14, 7.5
 """Letters per line of a label, and the height of such a line in per cent of a chart's height (`style.css`)."""
+FILM_FRAME, FILM_CHART = (480, 400), (720, 400)
+"""Largest width and height of the frames of a video with its chart, and the size of the chart, in pixels."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -125,19 +127,62 @@ def line_image(lines: Sequence[Line], *, title: str, y_label: str) -> bytes:
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    figure = import_extra("matplotlib.figure", "report").Figure(figsize=(8, 4.2), dpi=150, layout="constrained")
+    figure, _ = _figure(lines, title=title, y_label=y_label, figsize=(8, 4.2), dpi=150)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def beside_chart(
+    lines: Sequence[Line], *, title: str, y_label: str
+) -> Callable[[UInt8[NDArray[np.uint8], "H W 3"], int], UInt8[NDArray[np.uint8], "H2 W2 3"]]:
+    """Return a function that draws a frame and, on its right, the lines with a cursor at the frame's position in them.
+
+    All lines have the same x.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    width, height = FILM_CHART
+    figure, axes = _figure(lines, title=title, y_label=y_label, figsize=(width / 100, height / 100), dpi=100)
+    canvas = import_extra("matplotlib.backends.backend_agg", "report").FigureCanvasAgg(figure)
+    canvas.draw()
+    chart = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    places = [(_colour(line), axes.transData.transform(np.column_stack([line.x, line.y]))) for line in lines]
+
+    def draw(frame: UInt8[NDArray[np.uint8], "H W 3"], position: int) -> UInt8[NDArray[np.uint8], "H2 W2 3"]:
+        seen = ImageOps.contain(Image.fromarray(frame), FILM_FRAME)
+        left = seen.width + seen.width % 2
+        image = Image.new("RGB", (left + width, height), "white")
+        image.paste(seen, (0, (height - seen.height) // 2))
+        image.paste(chart, (left, 0))
+        pen = ImageDraw.Draw(image)
+        across = left + places[0][1][position, 0]
+        pen.line([(across, height - axes.bbox.y1), (across, height - axes.bbox.y0)], fill="#1d1c1a")
+        for colour, of_line in places:
+            if math.isfinite(y := height - of_line[position, 1]):
+                pen.ellipse((across - 5, y - 5, across + 5, y + 5), fill=colour, outline="white")
+        return np.asarray(image)
+
+    return draw
+
+
+def _figure(lines: Sequence[Line], *, title: str, y_label: str, **size: Any) -> tuple[Any, Any]:
+    """Return a figure of matplotlib with the lines over seconds, and its axes."""
+    figure = import_extra("matplotlib.figure", "report").Figure(layout="constrained", **size)
     axes = figure.add_subplot(title=title, xlabel="seconds")
     for line in lines:
-        colour = "#b9b4a9" if line.kind == "rest" else COLOURS[int(line.kind[1:])]
         width = 2.4 if line is lines[-1] else 1.5
-        axes.plot(line.x, line.y, color=colour, linewidth=width, label=line.label or "_")
+        axes.plot(line.x, line.y, color=_colour(line), linewidth=width, label=line.label or "_")
     axes.set_ylabel(y_label.replace(" and ", "\nand "), fontsize=9)
     axes.legend(reverse=True, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e0dcd3", linewidth=0.8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return figure, axes
+
+
+def _colour(line: Line) -> str:
+    return "#b9b4a9" if line.kind == "rest" else COLOURS[int(line.kind[1:])]
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
@@ -273,7 +318,7 @@ def make_player(
                 "x": chart.x_range,
                 "y": chart.y_range,
                 "lines": [
-                    {"kind": line.kind, "values": [round(float(y), 5) for y in line.y]}
+                    {"kind": line.kind, "values": [round(float(y), 5) if math.isfinite(y) else None for y in line.y]}
                     for line in panel.lines
                     if line.live
                 ],

@@ -20,9 +20,11 @@ for (const player of document.querySelectorAll("[data-player]")) {
       const across = (100 * (data.seconds[frame] - left)) / (right - left) + "%";
       cursor.style.left = across;
       lines.forEach((line, at) => {
+        const value = line.values[frame];  // null where it is not known
+        dots[at].hidden = value === null;
         dots[at].style.left = across;
-        dots[at].style.top = (100 * (high - line.values[frame])) / (high - low) + "%";
-        values[at].textContent = (line.values[frame] < 0 ? "\u2212" : "") + Math.abs(line.values[frame]).toFixed(2);
+        dots[at].style.top = (100 * (high - value)) / (high - low) + "%";
+        values[at].textContent = value === null ? "\u2014" : (value < 0 ? "\u2212" : "") + Math.abs(value).toFixed(2);
       });
     };
     const pointed = (event) => {
