@@ -1,13 +1,11 @@
-"""The local page: what it serves, what it refuses, and a click through it in a browser."""
+"""The local page: what it serves, and what it refuses."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
@@ -15,34 +13,18 @@ from urllib.parse import quote
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import view
 from counterpoint.evaluation.view import Viewer, listen
 from counterpoint.formats import open_dataset
-from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
-from tests.evaluation.browser import CHROMIUM, Browser
-from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.evaluation.fake import INSTRUCTIONS, episode
+from tests.evaluation.viewed import Server, write_balls, write_clip, write_progress, write_runs
 from tests.hub_here import COMMIT, hub_cache
-from tests.made_once import made_once
 
-uvicorn = pytest.importorskip("uvicorn")
 VIDEO = {"Content-Type": "application/octet-stream"}
-
-
-@made_once
-def write_balls(root: Path) -> None:
-    """Twelve episodes: four instructions, of which each third episode failed; the last four are the split `val`."""
-    writer = LeRobotWriter(
-        root, fps=10, cameras={"front": (64, 64)}, action_dim=None, state_dim=None, robot_type="table"
-    )
-    for number in range(12):
-        made = episode(INSTRUCTIONS[number % 4], 10 + number, seed=number, size=64)
-        writer.add_episode(replace(made, success=number % 3 != 0))
-    writer.finalize({"train": "0:8", "val": "8:12"})
 
 
 @pytest.fixture
@@ -52,42 +34,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def runs(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    forms: dict[str, RewardForm] = {"steps": "transition", "level": "potential", "goals": "goal"}
-    for name in forms:
-        (tmp_path / name).mkdir()
-        config = {"objective": {"name": f"objective of {name}"}, "data": {"path": str(data)}}
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
-
-    def load(source: str, *, device: str) -> RewardModel:
-        model = RewardModel(SeeingEncoder())
-        model.trained_form = model.form = forms[Path(source).name]
-        return model
-
-    monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(load))
-    return [str(tmp_path / name) for name in forms]
-
-
-class Server:
-    """The page in a thread of this process."""
-
-    def __init__(self, targets: list[str], folder: Path) -> None:
-        folder.mkdir()
-        self.folder, self.socket = folder, listen(0)
-        self.host, self.port = self.socket.getsockname()
-        self._server = uvicorn.Server(uvicorn.Config(Viewer(targets, folder).app(), log_level="warning"))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.socket]})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self.socket.close()
-
-    def ask(self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
-        connection = HTTPConnection("127.0.0.1", self.port)
-        connection.request("GET" if body is None else "POST", path, body, headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+    return write_runs(tmp_path, data, monkeypatch)
 
 
 @pytest.fixture
@@ -99,8 +46,7 @@ def server(runs: list[str], data: Path, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
-    encode_video(tmp_path / "clip.mp4", episode(INSTRUCTIONS[0], 21, seed=0, size=64).frames["front"], fps=10)
-    return tmp_path / "clip.mp4"
+    return write_clip(tmp_path / "clip.mp4")
 
 
 def curves(page: str) -> list[list[float]]:
@@ -387,88 +333,84 @@ def test_bad_targets_end_the_command(
         assert capsys.readouterr().err.count("Hint: ") == 1
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("phone", [True, pytest.param(False, marks=pytest.mark.release)])
-def test_a_click_through(server: Server, clip: Path, tmp_path: Path, phone: bool) -> None:
-    pytest.importorskip("websocket", reason="websocket-client is not installed")
-    (tmp_path / "profile").mkdir()
-    (tmp_path / "notes.txt").write_text("no video")
-    frame = "Number(document.querySelector('[data-player]').dataset.frame)"
-    values = "[...document.querySelectorAll('.end.c0 .now')].map(now => Number(now.textContent.replace('\u2212', '-')))"
-    alert = "document.querySelector('.try [role=alert]')"
-    width = 390 if phone else 1100
-    with Browser(tmp_path / "profile") as browser:
-        browser.size(width, 900, phone=phone, dark=phone)
-
-        def fits() -> None:
-            assert browser.run("document.documentElement.scrollWidth") <= width
-
-        browser.open(f"http://127.0.0.1:{server.port}/")
-        fits()
-        browser.type("[name=instruction]", INSTRUCTIONS[0])
-        browser.type("[name=against]", INSTRUCTIONS[1])
-        browser.click(".try > button")
-        browser.wait(f"{alert}.textContent === 'Choose a video first.'")
-        browser.choose(".drop input", tmp_path / "notes.txt")
-        browser.click(".try > button")
-        browser.wait(f"{alert}.textContent.startsWith('notes.txt: found')")
-        browser.complaints.clear()  # the console's line about the refused file
-
-        browser.choose(".drop input", clip)
-        browser.follow(".try > button")
-        fits()
-        assert browser.run(frame) == 20
-        steps, level = browser.run(values)
-        assert steps > 0.5
-        assert level > 0.1
-        browser.run("document.querySelector('[data-player]').focus()")
-        browser.press("ArrowLeft")
-        assert browser.run(frame) == 19
-        places = "[...document.querySelectorAll('.cursor')].map(cursor => cursor.style.left)"
-        first, second = browser.run(places)
-        assert first == second  # one cursor for both runs
-        browser.type("[name=instruction]", INSTRUCTIONS[1])
-        browser.type("[name=against]", INSTRUCTIONS[0])
-        browser.follow(".try > button")
-        assert browser.run(values)[0] < -0.5
-
-        browser.follow("main > nav a")
-        browser.follow("a[href='/data/0']")
-        fits()
-        browser.type("[name=find]", "blue")
-        browser.run("document.querySelector('[name=split]').value = 'val'")
-        browser.follow(".filter > button")
-        assert browser.run("document.querySelector('[role=status]').textContent") == "2 of 12 episodes"
-        browser.wait("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
-        browser.follow(".cards a")
-        fits()
-        assert "episode 10," in browser.run("document.querySelector('header').textContent")
-        browser.follow("[rel=next]")
-        assert "episode 11," in browser.run("document.querySelector('header').textContent")
-        assert browser.run("document.querySelector('[rel=next]')") is None
-        browser.run("document.querySelector('.player button').click()")
-        browser.wait("document.querySelector('.playing') === null")
-        assert browser.complaints == []
+def numbers(page: str) -> list[int]:
+    return [int(number) for number in re.findall(r">episode (\d+), \d+ frames", page)]
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_a_video_is_dropped_anywhere_on_the_page(server: Server, clip: Path, tmp_path: Path) -> None:
-    pytest.importorskip("websocket", reason="websocket-client is not installed")
-    (tmp_path / "profile").mkdir()
-    with Browser(tmp_path / "profile") as browser:
-        browser.open(f"http://127.0.0.1:{server.port}/")
-        browser.run(
-            f"(() => {{ const bytes = new Uint8Array({list(clip.read_bytes())}); const carried = new DataTransfer();"
-            " carried.items.add(new File([bytes], 'dropped.mp4'));"
-            " document.querySelector('h1').dispatchEvent("
-            "new DragEvent('drop', { dataTransfer: carried, bubbles: true, cancelable: true })); })()"
-        )
-        assert browser.run("document.querySelector('.drop span').textContent") == "dropped.mp4"
-        browser.type("[name=instruction]", INSTRUCTIONS[0])
-        browser.follow(".try > button")
-        assert browser.run("document.querySelector('h1').textContent") == "dropped.mp4"
-        assert browser.complaints == []
+@pytest.fixture
+def desk(data: Path, tmp_path: Path) -> Iterator[Server]:
+    write_progress(data / "sarm_progress.parquet", [0.5, 0.9, 0.1, *[0.6] * 8, float("nan")])
+    write_progress(tmp_path / "judge.parquet", [-value / 10 for value in range(12)])
+    opened = Server([str(data)], tmp_path / "uploads", overlay=[str(tmp_path / "judge.parquet")])
+    yield opened
+    opened.close()
+
+
+def test_progress_files_are_drawn_over_an_episode(desk: Server) -> None:
+    page = desk.ask("/data/0/episodes/1")[1]
+    assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == ["Progress files", "judge"]
+    assert re.findall(r"</b>(.*?)</span>", page) == ["sarm", "judge"]
+    sarm, judge = curves(page)
+    assert sarm == [pytest.approx(0.09 * step, abs=1e-5) for step in range(11)]
+    assert judge == [pytest.approx(-0.01 * step, abs=1e-5) for step in range(11)]
+    assert re.findall(r"<figcaption>(.*?)</figcaption>", desk.ask("/data/0/episodes/11")[1]) == ["judge"]  # all NaN
+
+
+def test_episodes_are_sorted_by_a_curve_and_turned_in_that_order(desk: Server) -> None:
+    page = desk.ask("/data/0?sort=last:sarm")[1]
+    assert numbers(page) == [2, 0, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11]
+    assert "<td>0.90</td><td>&darr;&thinsp;0.00</td>" in page
+    assert numbers(desk.ask("/data/0?sort=last:sarm&order=down")[1]) == [1, 3, 4, 5, 6, 7, 8, 9, 10, 0, 2, 11]
+    assert numbers(desk.ask("/data/0?sort=fall:judge&order=down&split=val")[1]) == [11, 10, 9, 8]
+    page = desk.ask("/data/0/episodes/0?sort=last:sarm")[1]
+    links = re.findall(r'rel="(prev|next)" href="/data/0/episodes/(\d+)\?sort=last%3Asarm"', page)
+    assert links == [("prev", "2"), ("next", "3")]
+    assert "sort: found" in desk.ask("/data/0?sort=last:vip")[1]
+
+
+def test_flags_are_written_at_once_and_exported_as_lerobot_s_command(desk: Server, data: Path) -> None:
+    assert desk.ask("/data/0/export") == (200, "")
+    assert [desk.ask(f"/data/0/flags/{at}", method="PUT") for at in (7, 2, 9, 2)] == [(200, n) for n in "1233"]
+    assert desk.ask("/data/0/flags/9", method="DELETE") == (200, "2")
+    assert numbers(desk.ask("/data/0?flag=yes")[1]) == [2, 7]
+    assert numbers(desk.ask("/data/0?flag=no&find=red")[1]) == [0, 1, 4, 5, 8, 9]
+    assert [" checked" in desk.ask(f"/data/0/episodes/{at}")[1] for at in (2, 3)] == [True, False]
+    command = desk.ask("/data/0/export")[1]
+    assert command.startswith(f"lerobot-edit-dataset --repo_id balls --root {data} --new_repo_id balls_kept")
+    assert command.endswith('--operation.type delete_episodes --operation.episode_indices "[2, 7]"')
+    assert [flag["episode_index"] for flag in json.loads(Path(f"{data}.flags.json").read_text())["flags"]] == [2, 7]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_another_site_cannot_flag(desk: Server, data: Path, method: str) -> None:
+    """Browsers send only these two to another site without asking."""
+    assert desk.ask("/data/0/flags/2", method=method)[0] == 405
+    assert not Path(f"{data}.flags.json").exists()
+
+
+def test_a_flag_that_cannot_be_written_is_one_message(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    opened = Server([str(data)], tmp_path / "uploads", flags=tmp_path / "file" / "flags.json")
+    try:
+        status, message = opened.ask("/data/0/flags/2", method="PUT")
+        assert status == 400
+        assert message.startswith(f"{tmp_path / 'file' / 'flags.json'}: found ")
+        assert message.endswith("Hint: name another file: --flags FILE")
+    finally:
+        opened.close()
+
+
+def test_curves_and_flags_belong_to_one_data_set(data: Path, tmp_path: Path) -> None:
+    other = write_balls(tmp_path / "other")
+    with pytest.raises(BadInputError, match="--overlay and --flags: found 2 data sets"):
+        Viewer([str(data), str(other)], tmp_path, overlay=["next.success"], flags=tmp_path / "flags.json")
+
+
+def test_a_curve_that_does_not_fit_ends_the_command(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_progress(tmp_path / "other.parquet", [1.0, 1.0], lengths=[10, 12])
+    with pytest.raises(SystemExit) as ended:
+        main(["view", str(data), "--overlay", str(file)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"counterpoint: {file}, episode 1: found 12 frames; expected 11, as in")

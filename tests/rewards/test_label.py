@@ -27,6 +27,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.folder import lock
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.layout import read_info
+from counterpoint.formats.lerobot.signals import read_signals
 from counterpoint.formats.video import encode_video
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import dense_progress, label, model_name
@@ -369,6 +370,11 @@ def test_labels_are_lerobot_s_proposed_signals(data: Path, model: Path, tmp_path
     assert table.column_names[3:] == sorted(table.column_names[3:])
     assert table["reward.counterpoint.progress"].to_pylist() == plain["progress_sparse"].to_pylist()
     assert file.num_row_groups == 16
+    lengths = np.bincount(table["episode_index"].to_numpy()).tolist()
+    read = read_signals(path, range(16), lengths)
+    np.testing.assert_array_equal(
+        np.concatenate(list(read["reward.counterpoint.progress"].values())), plain["progress_sparse"].to_numpy()
+    )
     assert file.read_row_group(3)["episode_index"].unique().to_pylist() == [3]
     about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     assert about["lerobot.scores.format"] == "lerobot.frame_signals"

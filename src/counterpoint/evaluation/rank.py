@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,12 +215,17 @@ def signs_of(seen: Sequence[Seen], *, unit: bool) -> dict[str, Float[Array, " E"
     scale = 1.0 if unit else float(np.ptp(everything)) or 1.0
     signs = {
         "end": np.array([one.curve[-_tail(len(one.curve)) :].mean() for one in seen]) / scale,
-        "fall": np.array([(np.maximum.accumulate(one.curve) - one.curve).max() for one in seen]) / scale,
+        "fall": np.array([largest_fall(one.curve) for one in seen]) / scale,
         "stall": np.array([longest_stall(one.curve / scale) for one in seen]),
         "unlike": np.array([one.unlike for one in seen]),
         "rival": np.array([one.gap for one in seen]) / scale,
     }
     return {name: values for name, values in signs.items() if np.isfinite(values).any()}
+
+
+def largest_fall(curve: Float[Array, " T"]) -> float:
+    """Return the largest fall of a curve from its highest value so far."""
+    return float((np.maximum.accumulate(curve) - curve).max())
 
 
 def longest_stall(curve: Float[Array, " T"]) -> float:
@@ -262,10 +268,11 @@ def edit_command(data: Path, episodes: Sequence[int], store: EpisodeStore) -> st
     numbers = getattr(store, "numbers", range(len(store.episodes)))
     listed = ", ".join(str(numbers[at]) for at in sorted(episodes))
     named = hub_id(data)
-    name = root.resolve().name if named is None else named[0]
-    kept = f"{data}_kept" if named is None else f"{Path(name).name}_kept"
+    plain = root.resolve().name if named is None else named[0]
+    copy = f"{data}_kept" if named is None else f"{Path(plain).name}_kept"
+    name, place, kept = (shlex.quote(str(one)) for one in (plain, root, copy))
     return (
-        f"lerobot-edit-dataset --repo_id {name} --root {root} --new_repo_id {name}_kept --new_root {kept} "
+        f"lerobot-edit-dataset --repo_id {name} --root {place} --new_repo_id {name}_kept --new_root {kept} "
         f'--operation.type delete_episodes --operation.episode_indices "[{listed}]"'
     )
 

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,25 +19,26 @@ from urllib.parse import urlencode
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.hub import is_foreign, saved_kind
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet, Clip, panels_of
+from counterpoint.evaluation.browsed import TRAINED_ON, BrowsedSet, Clip, embed_clip, panels_of
 from counterpoint.evaluation.compare import TEMPLATES
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.held_out import read_config
+from counterpoint.evaluation.overlays import overlay_panels
+from counterpoint.evaluation.rank import edit_command
 from counterpoint.formats.lru import LRUCache
 from counterpoint.formats.remote import absolute, may_exist, reachable
 from counterpoint.formats.video import frame_times, probe_video, read_frames
-from counterpoint.parameter_types import Computes, Name
+from counterpoint.parameter_types import Computes, File, Name
 from counterpoint.repositories import hub_id
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, form_of
-from counterpoint.rewards.embedding import STATE, check_instructions, embed_frames
+from counterpoint.rewards.embedding import STATE, check_instructions
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
+from counterpoint.rewards.page import Panel, breakable, jpeg, make_player, render, signed
 from counterpoint.rewards.sources import FunctionReward, open_function
 from counterpoint.workers import IN_PROCESS, Foreign, in_worker
 
@@ -46,12 +47,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-Array = NDArray[np.float64]
-Seen = Mapping[str, NDArray[Any]]
-Steps = NDArray[np.int64]
-
-FRAMES, IMAGES, THUMBNAIL = 128, 64, 220
-"""Number of scored frames of a video, evenly spread; number of images on its page; longer side of thumbnails."""
+FRAMES, THUMBNAIL = 128, 220
+"""Number of scored frames of a video, evenly spread; longer side of thumbnails."""
 LARGEST_UPLOAD, LARGEST_FRAME = 256 * 2**20, 2**25
 """Maximum bytes of an uploaded video, and maximum pixels of a frame (8K)."""
 KEPT = 512 * 2**20
@@ -66,13 +63,15 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-FILTER = ("find", "success", "split")
-"""Keys of a query that filter episodes."""
+FILTER = ("find", "success", "split", "flag", "sort", "order")
+"""Keys of a query that filter and sort episodes."""
 
 
 def view(
     targets: Positional[Annotated[Sequence[str], arg(metavar="RUN|DATA...", help_behavior_hint="(required)")]],
     *,
+    overlay: Annotated[Sequence[str], arg(metavar="FILE|COLUMN...")] = (),
+    flags: File = None,
     port: int = 0,
     browser: bool = True,
     device: Computes = "cpu",
@@ -81,7 +80,8 @@ def view(
 ) -> None:
     """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
 
-    The page is served until the command is interrupted.
+    Episodes can be sorted by curves of progress files and of columns, and flagged; the page exports the command that
+    deletes the flagged episodes of a LeRobot data set, in a copy. The page is served until the command is interrupted.
 
     Time on two cores: some seconds to start, then a second or two for a video of some hundred frames with the demo's
     encoder. Disk: only temporary files.
@@ -90,6 +90,10 @@ def view(
         targets: Runs (folders of runs or of saved weights, or Hub ids), models of others (folders of LeRobot reward
             models, or module:function) and data sets; if no data set is given, those that the runs were trained on. A
             Hub id is a data set if there is no model of that name.
+        overlay: Curves that are drawn over the episodes of the one data set: parquet files such as
+            sarm_progress.parquet, FILE:COLUMN for one of their columns, and columns of the data set. Progress files in
+            a LeRobot data set are found without being named.
+        flags: JSON file of the flagged episodes of the one data set; by default DATA.flags.json, beside the data.
         port: The port on this machine; 0 selects a free port.
         browser: True to open the page in the machine's browser.
         device: The device that computes, such as cuda.
@@ -98,12 +102,13 @@ def view(
             on them.
 
     Raises:
-        BadInputError: If a target is neither a run nor a data set, or the port is in use.
+        BadInputError: If a target is neither a run nor a data set, a curve or a flag does not fit the data, or the
+            port is in use.
         MissingExtraError: If the extra `view` is not installed.
     """
     uvicorn = import_extra("uvicorn", "view")
     with tempfile.TemporaryDirectory(prefix="counterpoint-view-") as folder:
-        app = Viewer(targets, Path(folder), device, dialect, foreign).app()
+        app = Viewer(targets, Path(folder), device, dialect, foreign, overlay, flags).app()
         with listen(port) as listener:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             print(f"Open {address} (Ctrl+C ends the server)", flush=True)
@@ -141,6 +146,8 @@ class Viewer:
         device: The device that computes.
         dialect: The dialect of HDF5 files, if the files do not identify it.
         foreign: How models of others run.
+        overlay: Files and columns whose curves are drawn over the episodes of the one data set.
+        flags: The file of flagged episodes of the one data set.
     """
 
     def __init__(
@@ -150,6 +157,8 @@ class Viewer:
         device: str = "cpu",
         dialect: str | None = None,
         foreign: Foreign = IN_PROCESS,
+        overlay: Sequence[str] = (),
+        flags: Path | None = None,
     ) -> None:
         require(targets, "view", "nothing to view", "a run or a data set", "name one or several")
         self.folder = folder
@@ -176,9 +185,11 @@ class Viewer:
             self.objectives[name] = objective.get("name", "")
             if reachable(data.get("path") or "absent"):
                 trained.setdefault(absolute(data["path"]), []).append(config)
-        self.sets = [
-            BrowsedSet(Path(path), trained.get(absolute(path), ()), dialect=dialect) for path in paths or trained
-        ]
+        count, hint = len(paths or trained), "name one data set, or leave it out"
+        given = [f"--{name}" for name, value in (("overlay", overlay), ("flags", flags)) if value]
+        require(not given or count == 1, " and ".join(given), f"{count} data sets", "one", hint)
+        settings: dict[str, Any] = {"dialect": dialect, "overlay": overlay, "flags": flags}
+        self.sets = [BrowsedSet(Path(path), trained.get(absolute(path), ()), **settings) for path in paths or trained]
         self._computing = threading.Lock()
         self.language = any(form_of(model) != "goal" for model in self.runs.values())
         self._clips: LRUCache[Clip] = LRUCache(KEPT)
@@ -205,6 +216,8 @@ class Viewer:
                 Route("/data/{set:int}", self.browse),
                 Route("/data/{set:int}/episodes/{episode:int}", self.episode),
                 Route("/data/{set:int}/images/{episode:int}", self.thumbnail),
+                Route("/data/{set:int}/flags/{episode:int}", self.flag, methods=["PUT", "DELETE"]),
+                Route("/data/{set:int}/export", self.export),
             ],
             exception_handlers=dict.fromkeys(kinds, self._refuse),
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
@@ -221,10 +234,11 @@ class Viewer:
         return self._page("home", title=", ".join(names), runs=runs, sets=shown)
 
     def browse(self, request: Request) -> Response:
-        """Return the page of a data set's episodes that match the query `find`, `success`, `split`, `page`."""
+        """Return the page of a data set's episodes that match the query `FILTER`, and are on its `page`."""
         number, query = request.path_params["set"], _query(request, FILTER)
         one = self._set(number)
-        matching = one.matching(**query)
+        with self._computing:
+            matching = one.matching(**query)
         pages = max(1, -(-len(matching) // ON_A_PAGE))
         asked = request.query_params.get("page", "1")
         page = min(max(1, int(asked) if asked.isdecimal() else 1), pages)
@@ -233,6 +247,9 @@ class Viewer:
             title=one.path.name,
             query=query,
             splits=[*one.marks, *one.splits],
+            sorts=one.sorts,
+            flagged=len(one.flags.episodes()),
+            export=f"/data/{number}/export",
             counted=one.counted(matching),
             episodes=self._cards(number, matching[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], query),
             page=page,
@@ -249,12 +266,9 @@ class Viewer:
         (camera,) = camera_names(chosen["camera"] or None, store)
         info = store.episodes[at]
         clip = self._clips.get((number, at, camera), lambda: self._read_episode(store, at, camera))
-        recorded = store.rewards(at)
-        more = []
-        if recorded is not None:
-            line = Line(clip.seconds, recorded[clip.steps].tolist(), "c2", "recorded", live=True)
-            more.append(Panel([line], "reward in the data", "The recorded reward over time", title="Recorded reward"))
-        matching = one.matching(**query)
+        with self._computing:
+            more = overlay_panels(list(one.overlays.values()), at, clip.seconds, clip.steps)
+            matching = one.matching(**query)
         place = matching.index(at) if at in matching else -1
         beside = [(matching[to] if place >= 0 and 0 <= to < len(matching) else None) for to in (place - 1, place + 1)]
         links = [to is not None and _link(f"/data/{number}/episodes/{to}", query) for to in beside]
@@ -268,6 +282,7 @@ class Viewer:
             learned=bool(self.runs) and at in one.marks.get(TRAINED_ON, ()),
             trail=[(one.path.name, _link(f"/data/{number}", query))],
             kept=[(name, value) for name, value in query.items() if value],
+            flag=(f"/data/{number}/flags/{at}", at in one.flags.episodes()),
             cameras=store.cameras,
             camera=camera,
             earlier=links[0],
@@ -297,6 +312,25 @@ class Viewer:
             (frame,) = one.store.frames(at, np.array([one.store.episodes[at].length // 2]))
         image = jpeg(frame, side=THUMBNAIL)
         return Response(image, media_type="image/jpeg", headers=HEADERS | {"Cache-Control": "private, max-age=600"})
+
+    def flag(self, request: Request) -> Response:
+        """Flag an episode (PUT) or take its flag away (DELETE); return the number of flagged episodes as text.
+
+        Browsers let pages of other sites send these methods only after a preflight request, which is never granted.
+        """
+        from starlette.responses import PlainTextResponse
+
+        _, at, one = self._episode(request)
+        return PlainTextResponse(str(one.flags.put(at, flagged=request.method == "PUT")), headers=HEADERS)
+
+    def export(self, request: Request) -> Response:
+        """Return as text LeRobot's command that leaves the flagged episodes out; for other formats, their numbers."""
+        from starlette.responses import PlainTextResponse
+
+        one = self._set(request.path_params["set"])
+        flagged = sorted(one.flags.episodes())
+        text = edit_command(one.path, flagged, one.store) or " ".join(map(str, flagged))
+        return PlainTextResponse(text, headers=HEADERS)
 
     async def upload(self, request: Request) -> Response:
         """Read a video from the request's body; return the address of its page."""
@@ -337,17 +371,24 @@ class Viewer:
         require(at <= last, f"episode {at}", "no such episode", f"a number from 0 to {last}", "choose another")
         return number, at, one
 
-    def _cards(self, number: int, episodes: Sequence[int], query: Mapping[str, str]) -> list[dict[str, str]]:
+    def _cards(self, number: int, episodes: Sequence[int], query: Mapping[str, str]) -> list[dict[str, Any]]:
         one = self._set(number)
-        return [
-            {
-                "link": _link(f"/data/{number}/episodes/{at}", query),
-                "image": f"/data/{number}/images/{at}",
-                "instruction": one.store.episodes[at].instruction,
-                "about": one.about(at),
-            }
-            for at in episodes
-        ]
+        flagged = one.flags.episodes()
+        with self._computing:
+            return [
+                {
+                    "link": _link(f"/data/{number}/episodes/{at}", query),
+                    "image": f"/data/{number}/images/{at}",
+                    "instruction": one.store.episodes[at].instruction,
+                    "about": one.about(at),
+                    "signs": [
+                        (breakable(name), *(signed(value, 2) for value in overlay.signs(at).values()))
+                        for name, overlay in one.overlays.items()
+                    ],
+                    "flag": (f"/data/{number}/flags/{at}", at in flagged),
+                }
+                for at in episodes
+            ]
 
     def _read_video(self, path: Path, title: str) -> Clip:
         info = in_worker(probe_video, path)
@@ -357,7 +398,8 @@ class Viewer:
         parts = np.split(steps, range(at_once, len(steps), at_once))
         chunks = ({"": in_worker(read_frames, path, some, timeout=300.0)} for some in parts)
         seconds = in_worker(frame_times, path)[steps]
-        return self._embed(title, info.frames, steps, seconds, chunks)
+        with self._computing:  # one at a time: stores and encoders are not thread-safe
+            return embed_clip(self.runs, title, info.frames, steps, seconds, chunks)
 
     def _read_episode(self, store: EpisodeStore, at: int, camera: str) -> tuple[Clip, int]:
         info = store.episodes[at]
@@ -365,27 +407,9 @@ class Viewer:
         title, seconds, state = info.instruction or f"Episode {at}", store.timestamps(at)[steps], store.state(at)
         own, parts = {} if state is None else {STATE: state}, np.split(steps, range(64, len(steps), 64))
         chunks = ({"": store.frames(at, part, camera), **{k: v[part] for k, v in own.items()}} for part in parts)
-        clip = self._embed(title, info.length, steps, seconds, chunks)
+        with self._computing:
+            clip = embed_clip(self.runs, title, info.length, steps, seconds, chunks)
         return clip, clip.bytes
-
-    def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Seen]) -> Clip:
-        """Embed frames and states with every run's encoder, one chunk at a time, and make images of some frames."""
-        shown = set(spread(len(steps), IMAGES).tolist())
-        embeddings: dict[str, list[Array]] = {name: [] for name in self.runs}
-        images: dict[int, bytes] = {}
-        done = 0
-        with self._computing:  # one at a time: stores and encoders are not thread-safe
-            for seen in chunks:
-                frames = seen[""]
-                for name, model in self.runs.items():
-                    if isinstance(model, FunctionReward):  # it reads the whole video
-                        embeddings[name].append(frames)
-                    else:
-                        embeddings[name].append(embed_frames(model.encoder, seen, model.batch_size))
-                images |= {at: jpeg(frame) for at, frame in enumerate(frames, done) if at in shown}
-                done += len(frames)
-        joined = {name: np.concatenate(parts) for name, parts in embeddings.items()}
-        return Clip(title, seconds.tolist(), steps.tolist(), length, images, joined)
 
     def _panels(self, clip: Clip, instruction: str, against: str, others: Sequence[str]) -> list[Panel]:
         """Return each run's charts of reward and progress, for `instruction` and `against` or the strongest rival."""
@@ -411,6 +435,7 @@ class Viewer:
             "uploaded": False,
             "learned": False,
             "kept": [],
+            "flag": (),
             "cameras": (),
             "camera": "",
             "earlier": "",
@@ -436,14 +461,16 @@ class Viewer:
         known = dict.fromkeys(text for one in self.sets for text in one.instructions)
         values = {"trail": [], "language": self.language, "instructions": list(known)} | values
         values |= {"largest": LARGEST_UPLOAD, "view_style": style, "view_script": script}
-        return HTMLResponse(render(f"view/{template}.html.j2", [TEMPLATES], **values), status, HEADERS)
+        return HTMLResponse(
+            render(f"view/{template}.html.j2", [TEMPLATES], **values), status, HEADERS | {"Cache-Control": "no-store"}
+        )
 
     def _refuse(self, request: Request, error: Exception) -> Response:
         """Return an error message as a page, or as plain text if a script sent the request."""
         from starlette.responses import PlainTextResponse
 
         message, status = getattr(error, "detail", None) or str(error), getattr(error, "status_code", 400)
-        if request.method == "POST":
+        if request.method not in ("GET", "HEAD"):
             return PlainTextResponse(message, status, HEADERS)
         return self._page("message", status, title="That did not work", message=message)
 

@@ -40,3 +40,39 @@ for (const form of document.querySelectorAll("form.try")) {
     }
   });
 }
+
+// A flag is written at once; a box whose flag could not be written goes back.
+const asked = async (address, method) => {
+  const refused = document.querySelector("[data-refused]");
+  try {
+    const answer = await fetch(address, { method });
+    const text = await answer.text();
+    refused.hidden = answer.ok;
+    if (answer.ok) return text;
+    refused.textContent = text;
+  } catch (error) {
+    refused.hidden = false;
+    refused.textContent = "The server does not answer. Is it still running?";
+  }
+  return null;
+};
+for (const box of document.querySelectorAll("[data-flag]"))
+  box.addEventListener("change", async () => {
+    box.disabled = true;
+    const count = await asked(box.dataset.flag, box.checked ? "PUT" : "DELETE");
+    if (count === null) box.checked = !box.checked;
+    else for (const shown of document.querySelectorAll("[data-flagged]")) shown.textContent = count;
+    box.disabled = false;
+  });
+for (const button of document.querySelectorAll("[data-export]"))
+  button.addEventListener("click", async () => {
+    const text = await asked(button.dataset.export, "GET");
+    if (text === null) return;
+    const shown = document.querySelector("header pre"), told = document.querySelector("[data-exported]");
+    shown.textContent = text;
+    shown.hidden = !text;
+    told.textContent = "";
+    if (!text) { told.textContent = "Flag an episode first."; return; }
+    await navigator.clipboard.writeText(text).then(() => { told.textContent = "Copied."; }, () => getSelection().selectAllChildren(shown));
+  });
+window.addEventListener("pageshow", (event) => { if (event.persisted && document.querySelector("[data-flag]")) location.reload(); });
