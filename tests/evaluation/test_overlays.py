@@ -81,6 +81,11 @@ def test_signs_leave_out_what_is_missing() -> None:
     assert one.signs(0) == {"last": 0.5, "fall": 0.5}
     assert all(np.isnan(list(one.signs(episode).values())).all() for episode in (1, 2))
 
+    def damaged(episode: int) -> None:
+        raise BadInputError("episode", "damage", "a column", "record it again")
+
+    assert np.isnan(Overlay("x", damaged).signs(0)["last"])
+
 
 def test_progress_shares_a_chart_and_other_curves_have_their_own() -> None:
     unit = [Overlay(f"p{at}", lambda episode: np.linspace(0, 1, 10), unit=True) for at in range(7)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,15 @@ def test_bad_input_is_refused_first(data: Path, tmp_path: Path, changes: dict[st
     with pytest.raises(BadInputError, match=said):
         rank(data, **settings)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_survives_a_shell(tmp_path: Path) -> None:
+    data = write_episodes(tmp_path / "two words")
+    words = shlex.split(edit_command(data, [2, 0], open_dataset(data)))
+    assert words[words.index("--root") + 1] == str(data)
+    assert words[words.index("--new_repo_id") + 1] == "two words_kept"
+    assert words[words.index("--new_root") + 1] == f"{data}_kept"
+    assert words[-1] == "[0, 2]"
 
 
 def test_other_formats_have_no_command_of_lerobot(data: Path, tmp_path: Path) -> None:

@@ -45,8 +45,14 @@ class Overlay:
         self.signs = cache(self._signs)
 
     def _signs(self, episode: int) -> dict[str, float]:
-        """Return the numbers named in `SIGNS`, from the values that are finite; NaN if there are none."""
-        values = self.read(episode)
+        """Return the numbers named in `SIGNS`, from the values that are finite; NaN if there are none.
+
+        A damaged episode has none, so that the list still shows the others; its page shows the error.
+        """
+        try:
+            values = self.read(episode)
+        except BadInputError:
+            values = None
         known = np.zeros(0) if values is None else values[np.isfinite(values)]
         return {"last": float(known[-1]), "fall": largest_fall(known)} if len(known) else dict.fromkeys(SIGNS, math.nan)
 
