@@ -177,7 +177,11 @@ def test_episodes_are_sorted_flagged_and_exported(browser: Browser, data: Path, 
         assert browser.run(count) == "2"
         browser.click("[data-flag='/data/0/flags/0']")
         browser.wait(f"{count} === '1'")
-        browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite"])
+        browser.call("Browser.grantPermissions", permissions=[])  # takes all away
+        browser.click("[data-export]")
+        browser.wait("document.querySelector('[data-exported]').textContent.startsWith('Selected')")
+        assert browser.run("getSelection().toString()") == browser.run("document.querySelector('pre').textContent")
+        browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
         browser.click("[data-export]")
         browser.wait("!document.querySelector('header pre').hidden")
         command = browser.run("document.querySelector('header pre').textContent")

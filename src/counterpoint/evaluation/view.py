@@ -84,7 +84,7 @@ def view(
     deletes the flagged episodes of a LeRobot data set, in a copy. The page is served until the command is interrupted.
 
     Time on two cores: some seconds to start, then a second or two for a video of some hundred frames with the demo's
-    encoder. Disk: only temporary files.
+    encoder. Disk: only temporary files, and the flags.
 
     Args:
         targets: Runs (folders of runs or of saved weights, or Hub ids), models of others (folders of LeRobot reward

@@ -73,6 +73,12 @@ for (const button of document.querySelectorAll("[data-export]"))
     shown.hidden = !text;
     told.textContent = "";
     if (!text) { told.textContent = "Flag an episode first."; return; }
-    await navigator.clipboard.writeText(text).then(() => { told.textContent = "Copied."; }, () => getSelection().selectAllChildren(shown));
+    try {
+      await navigator.clipboard.writeText(text);
+      told.textContent = "Copied.";
+    } catch (error) {  // not permitted
+      getSelection().selectAllChildren(shown);
+      told.textContent = "Selected: copy it from here.";
+    }
   });
 window.addEventListener("pageshow", (event) => { if (event.persisted && document.querySelector("[data-flag]")) location.reload(); });
