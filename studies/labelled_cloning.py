@@ -39,6 +39,7 @@ from counterpoint.envs.metaworld.env import INSTRUCTIONS, MetaWorldEnv, resolve_
 from counterpoint.evaluation.rollout import episode_seed
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.rewards import RewardModel
+from counterpoint.rewards.weighting import chunk_gains, gain_weights
 from studies.harness import Rows, Study, Tree, Trial, estimate, file_name, main, markdown, over_seeds
 
 Array = NDArray[np.float64]
@@ -177,23 +178,10 @@ def data_file(out: Path, task: str, seed: int) -> Path:
 # Weights of frames
 
 
-def rabc_weights(
-    progress: Float[Array, " N"], episode: NDArray[np.int64], chunk: int, kappa: float = 0.01, epsilon: float = 1e-6
-) -> Float[Array, " N"]:
-    """Return the weight of every frame as lerobot 0.6's `RABCWeights` computes it.
-
-    Args:
-        progress: Progress of all frames, episode after episode.
-        episode: Number of each frame's episode.
-        chunk: Number of steps ahead, up to the episode's last frame.
-        kappa: Minimum progress over the chunk at which a frame has full weight.
-        epsilon: Minimum of the standard deviation.
-    """
-    last = np.searchsorted(episode, episode, side="right") - 1
-    delta = progress[np.minimum(np.arange(len(progress)) + chunk, last)] - progress
-    mean, deviation = max(float(delta.mean()), 0.0), max(float(delta.std()), epsilon)
-    soft = ((delta - (mean - 2 * deviation)) / (4 * deviation + epsilon)).clip(0, 1)
-    return np.where(delta > kappa, 1.0, np.where(delta >= 0, soft, 0.0))
+def _rabc(progress: Float[Array, " N"], episode: NDArray[np.int64], chunk: int) -> Float[Array, " N"]:
+    """Return the weight of every frame, given the progress and the episode of all frames."""
+    parts = np.split(progress, np.flatnonzero(np.diff(episode)) + 1)
+    return gain_weights(np.concatenate([chunk_gains(part, chunk) for part in parts]))
 
 
 def _kept(chosen: Callable[[Tree, np.random.Generator], NDArray[np.bool_]]) -> Callable[..., Array]:
@@ -218,8 +206,8 @@ ROWS: dict[str, Callable[..., Array]] = {
     "random half": _kept(_random_half),
     "filtered": _kept(lambda data, rng: data["done"]),
     "better half": _kept(_better_half),
-    "RA-BC": lambda data, config, rng: rabc_weights(data["progress"], data["episode"], config.chunk),
-    "RA-BC, wrong text": lambda data, config, rng: rabc_weights(data["wrong"], data["episode"], config.chunk),
+    "RA-BC": lambda data, config, rng: _rabc(data["progress"], data["episode"], config.chunk),
+    "RA-BC, wrong text": lambda data, config, rng: _rabc(data["wrong"], data["episode"], config.chunk),
 }
 """For each row, a function of data, configuration and random numbers that returns the weight of every frame."""
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -25,12 +24,13 @@ from counterpoint.encoders.calibration import Calibration, RewardForm  # noqa: E
 from counterpoint.encoders.config import EncoderConfig  # noqa: E402
 from counterpoint.encoders.dual import DualEncoder  # noqa: E402
 from counterpoint.errors import BadInputError  # noqa: E402
+from counterpoint.formats.lerobot.reader import LeRobotStore  # noqa: E402
 from counterpoint.objectives.r3m import LanguageReward  # noqa: E402
 from counterpoint.rewards.label import label  # noqa: E402
 from counterpoint.rewards.lerobot_plugin import CounterpointConfig, CounterpointRewardModel  # noqa: E402
 from counterpoint.rewards.model import RewardModel  # noqa: E402
 from counterpoint.rewards.sources import open_reward  # noqa: E402
-from studies.labelled_cloning import rabc_weights  # noqa: E402
+from counterpoint.rewards.weighting import step_weights  # noqa: E402
 from tests.formats.lerobot.made import episode, write_v30  # noqa: E402
 from tests.interchange.test_lerobot_eval import cloned  # noqa: E402
 
@@ -189,8 +189,8 @@ def test_lerobot_weighs_by_our_labels(tmp_path: Path) -> None:
     data = LeRobotDataset("made/set", root=root)
     batch = {"index": torch.tensor([int(data[i]["index"]) for i in range(18)]), "action": torch.zeros(18, 4)}
     weights, _ = weighter.compute_batch_weights(batch)
-    progress = pq.read_table(file)["progress_sparse"].to_numpy().astype(np.float64)
-    wanted = rabc_weights(progress, np.repeat(range(3), [5, 6, 7]), chunk=4)
+    store = LeRobotStore(root)
+    wanted = step_weights(file, store, store, column="progress_sparse", chunk=4, kappa=config.kappa)
     np.testing.assert_allclose(weights.numpy(), wanted * 18 / (wanted.sum() + 1e-6), atol=1e-5)
     assert wanted.std() > 0.01
 

@@ -34,6 +34,36 @@ def test_weights_are_lerobot_s(chunk: int, kappa: float) -> None:
     torch.testing.assert_close(weighted_mean(losses, batch), wanted, atol=1e-6, rtol=0)
 
 
+def by_hand(progress: list[float], episode: list[int], chunk: int) -> list[float]:
+    """SARM, Eqs. 8 and 9, frame by frame."""
+    deltas = []
+    for t in range(len(progress)):
+        later = t
+        for ahead in range(1, chunk + 1):
+            if t + ahead < len(progress) and episode[t + ahead] == episode[t]:
+                later = t + ahead
+        deltas.append(progress[later] - progress[t])
+    mean, deviation = max(float(np.mean(deltas)), 0.0), max(float(np.std(deltas)), 1e-6)
+    weights = []
+    for delta in deltas:
+        soft = min(max((delta - (mean - 2 * deviation)) / (4 * deviation + 1e-6), 0.0), 1.0)
+        weights.append(1.0 if delta > 0.01 else soft if delta >= 0 else 0.0)
+    return weights
+
+
+def test_weights_are_those_of_the_equations() -> None:
+    rng = np.random.default_rng(0)
+    episode = np.repeat([0, 1, 2, 3], [7, 1, 12, 5])
+    progress = rng.uniform(0, 1, 25).round(2)
+    progress[7:9] = progress[9]  # deltas of exactly 0
+    for chunk in (1, 4, 50):
+        parts = np.split(progress, [7, 8, 20])
+        found = gain_weights(np.concatenate([chunk_gains(part, chunk) for part in parts]))
+        np.testing.assert_allclose(found, by_hand(progress.tolist(), episode.tolist(), chunk), atol=1e-12)
+    assert found.min() == 0
+    assert found.max() == 1
+
+
 def written(path: Path, progress: Mapping[int, Any], column: str = "progress_sparse") -> Path:
     parts = {
         "index": np.arange(sum(map(len, progress.values()))),
