@@ -85,7 +85,7 @@ docs-serve: $(VENV)/.docs-installed
 # The real `lerobot` package needs another Python and an older torch, so it lives in an environment of its own, beside
 # the wheel of this library.
 interchange: $(INTERCHANGE)/.installed
-	$(INTERCHANGE)/bin/pip install --quiet --no-deps --force-reinstall .
+	$(INTERCHANGE)/bin/pip install --quiet --no-deps --force-reinstall . ./lerobot_policy_counterpoint
 	SDL_VIDEODRIVER=dummy $(INTERCHANGE)/bin/python -m pytest tests/interchange
 
 interchange-ogbench: $(OGBENCH)/.installed

@@ -18,7 +18,9 @@ def test_the_constraints_pin_packages() -> None:
 def test_package_changelog_and_citation_name_one_version() -> None:
     (changed, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.M)
     (cited,) = re.findall(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), flags=re.M)
-    assert PROJECT["version"] == changed == cited
+    plugin = tomllib.loads((ROOT / "lerobot_policy_counterpoint/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert PROJECT["version"] == changed == cited == plugin["version"]
+    assert plugin["dependencies"] == []
 
 
 def test_nobody_is_told_to_install_a_name_that_is_not_ours() -> None:

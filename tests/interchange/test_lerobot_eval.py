@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -195,3 +196,17 @@ def test_a_policy_is_trained_and_evaluated_in_meta_world(name: str, tmp_path: Pa
         assert record(config, tmp_path, where)["solved"] == [False]  # in eight steps
     assert learn(config, tmp_path, name)["frames"] == 16
     assert in_ours(config, tmp_path, name) == in_lerobot(config, tmp_path, name) == {"solved": [False]}
+
+
+def test_lerobot_finds_the_package_that_registers_us() -> None:
+    code = """
+from lerobot.configs import PreTrainedConfig
+from lerobot.configs.rewards import RewardModelConfig
+from lerobot.utils.import_utils import register_third_party_plugins
+
+register_third_party_plugins()
+for kind in (PreTrainedConfig, RewardModelConfig):
+    print(kind.get_choice_class("counterpoint").__module__)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["counterpoint.policies.lerobot_plugin", "counterpoint.rewards.lerobot_plugin"]
