@@ -17,6 +17,7 @@ from counterpoint.data.store_views import (
     MultiTaskStore,
     OneCameraStore,
     StateStore,
+    StoreView,
     SubsetStore,
     action_mask,
     join_domains,
@@ -184,3 +185,14 @@ def test_depth_goes_through_views() -> None:
     assert MultiTaskStore([store, plain], ["a", "b"]).depth_cameras == ()
     with pytest.raises(BadInputError, match="'deep', a depth camera"):
         OneCameraStore(store, "deep")
+
+
+def test_a_view_of_several_stores_names_its_content() -> None:
+    first, second = numbered_store([4, 5]), numbered_store([6])
+    views = [
+        StoreView([first, second], np.array(owner), np.array(number))
+        for owner, number in (([0, 1], [1, 0]), ([0, 1], [0, 0]))
+    ]
+    again = StoreView([first, second], np.array([0, 1]), np.array([1, 0]))
+    assert views[0].fingerprint == again.fingerprint != views[1].fingerprint
+    assert views[0].lengths.tolist() == [5, 6]

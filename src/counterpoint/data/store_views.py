@@ -37,6 +37,12 @@ class StoreView(EpisodeStore):
         pairs = zip(self._owner.tolist(), self._numbers.tolist(), strict=True)
         self.episodes = tuple(stores[store].episodes[number] for store, number in pairs)
 
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the stores combined with the chosen episodes."""
+        chosen = [store.fingerprint for store in self.stores], self._owner.tolist(), self._numbers.tolist()
+        return hashlib.sha256(repr(chosen).encode()).hexdigest()
+
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return the images, uint8 [N, H, W, 3]."""
         store = self.stores[int(self._owner[episode])]
