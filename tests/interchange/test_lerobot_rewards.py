@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,7 @@ from lerobot.policies import ACTConfig  # noqa: E402
 from lerobot.rewards.robometer import compute_rabc_weights  # noqa: E402
 from lerobot.utils.sample_weighting import SampleWeightingConfig, make_sample_weighter  # noqa: E402
 
+from counterpoint.data.episode import task_of  # noqa: E402
 from counterpoint.data.statistics import Statistics  # noqa: E402
 from counterpoint.encoders.calibration import Calibration, RewardForm  # noqa: E402
 from counterpoint.encoders.config import EncoderConfig  # noqa: E402
@@ -173,16 +176,22 @@ def test_a_lerobot_data_set_gets_rewards(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
 
 
-def test_lerobot_weighs_by_our_labels(tmp_path: Path) -> None:
-    """RA-BC reads the parquet that `counterpoint label` writes, and weighs as SARM's equations do."""
+@pytest.mark.parametrize("head", ["sparse", "dense"])
+def test_lerobot_weighs_by_our_labels(head: str, tmp_path: Path) -> None:
+    """RA-BC reads the parquet that `counterpoint label` writes, and weighs as ours does."""
     made = [episode(number, 5 + number, sizes={"top": (40, 48)}, instruction=TASKS[number]) for number in range(3)]
+    if head == "dense":
+        parts = [((0, TASKS[0]), (2, TASKS[number])) for number in range(3)]
+        made = [replace(one, instruction=task_of(own), segments=own) for one, own in zip(made, parts, strict=True)]
     root = write_v30(tmp_path / "set", made, image_cameras=["top"])
-    encoder().save_pretrained(tmp_path / "drawer")
+    encoder().save_pretrained(tmp_path / "drawer" / "model")
+    kept = {"data": {"segments": "task" if head == "dense" else "episode"}}
+    (tmp_path / "drawer" / "config.json").write_text(json.dumps(kept))
     file = label(root, model=tmp_path / "drawer")
     assert file.parent == root
     assert file.name.endswith("_progress.parquet")
     assert compute_rabc_weights.get_reward_model_path_from_parquet(file) == "drawer"
-    config = SampleWeightingConfig(progress_path=str(file))
+    config = SampleWeightingConfig(progress_path=str(file), head_mode=head)
     policy = SimpleNamespace(config=ACTConfig(chunk_size=4, n_action_steps=4, device="cpu"))
     weighter = make_sample_weighter(config, policy, torch.device("cpu"))
     assert weighter.get_stats()["num_frames"] == 18
@@ -190,7 +199,7 @@ def test_lerobot_weighs_by_our_labels(tmp_path: Path) -> None:
     batch = {"index": torch.tensor([int(data[i]["index"]) for i in range(18)]), "action": torch.zeros(18, 4)}
     weights, _ = weighter.compute_batch_weights(batch)
     store = LeRobotStore(root)
-    wanted = step_weights(file, store, store, column="progress_sparse", chunk=4, kappa=config.kappa)
+    wanted = step_weights(file, store, store, column=f"progress_{head}", chunk=4, kappa=config.kappa)
     np.testing.assert_allclose(weights.numpy(), wanted * 18 / (wanted.sum() + 1e-6), atol=1e-5)
     assert wanted.std() > 0.01
 
