@@ -181,7 +181,7 @@ def test_lerobot_weighs_by_our_labels(head: str, tmp_path: Path) -> None:
     """RA-BC reads the parquet that `counterpoint label` writes, and weighs as ours does."""
     made = [episode(number, 5 + number, sizes={"top": (40, 48)}, instruction=TASKS[number]) for number in range(3)]
     if head == "dense":
-        parts = [((0, TASKS[0]), (2, TASKS[number])) for number in range(3)]
+        parts = [((0, TASKS[0]), (2, TASKS[1 + number % 2])) for number in range(3)]
         made = [replace(one, instruction=task_of(own), segments=own) for one, own in zip(made, parts, strict=True)]
     root = write_v30(tmp_path / "set", made, image_cameras=["top"])
     encoder().save_pretrained(tmp_path / "drawer" / "model")
