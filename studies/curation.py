@@ -9,7 +9,8 @@ and failures. All numbers are measured on test episodes:
               of which half were given another instruction
     stream    an episode is detected when progress stays at or above the threshold for `HOLD` frames. `detected` is the
               share of successes; `early` the share detected before the simulator says that the task is solved; `delay`
-              the median number of frames from then on, of the others; `false alarms` the share of failures
+              the median number of frames from then on, of the others; `false alarms` the share of failures. Only where
+              the simulator's rewards are 0 and 1
 """
 
 from __future__ import annotations
@@ -90,8 +91,10 @@ def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
     solved = chosen[TEST]
     groups = {f"failures: {name}": found_bad(reward, solved, failures(chosen[name, TEST])) for name in config.failures}
     groups[SWAPPED] = found_swapped(reward, solved, seed)
-    stops = [solved_at(rewards) for rewards in _rewards(config.data)]
-    groups["stream"] = streamed(reward, solved, stops, {name: failures(chosen[name, TEST]) for name in config.failures})
+    rewards = _rewards(config.data)
+    if all(set(np.unique(one)) <= {0, 1} for one in rewards):
+        bad = {name: failures(chosen[name, TEST]) for name in config.failures}
+        groups["stream"] = streamed(reward, solved, [solved_at(one) for one in rewards], bad)
     return {"groups": groups, "threshold": found.success if found else None}
 
 

@@ -317,7 +317,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
     **{f"curation {name}": partial(curation.table, name) for name in ("kitchen", "metaworld")},
-    **{f"stream {name}": partial(curation.stream_table, name) for name in ("kitchen", "metaworld")},
+    "stream": partial(curation.stream_table, "kitchen"),
     "ant expert": lambda: ant_expert.table(kept("ant_expert")["rows"]),
     "ogbench": lambda: ogbench.table(kept("ogbench_cpu", ogbench.summary)),
     "ogbench gcivl": lambda: ogbench.table(kept("ogbench_gcivl", ogbench.summary)),
