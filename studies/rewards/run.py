@@ -75,7 +75,8 @@ def rewards_study(config: RewardsConfig, out: Path) -> Tree:
         for row in config.rows
     ]
     study.run(trials, config.processes)
-    facts = {"fingerprints": {name: store.fingerprint for name, store in own.items()}, "test_videos": len(tested)}
+    names = {name: name if isinstance(name, str) else ", ".join(name) for name in own}
+    facts = {"fingerprints": {names[key]: store.fingerprint for key, store in own.items()}, "test_videos": len(tested)}
     facts["chance"] = 1 / len(known)
     return study.finish("rewards", summary(study.rows()), facts=facts)
 
