@@ -196,7 +196,7 @@ def altered(name: str) -> str:
         **{f"AUROC of success, {key}": f"auroc: {key}" for key in kept(f"rewards_{name}")["config"]["failures"]},
     }
     lines = []
-    for row in dict.fromkeys(run["row"] for run in kept(f"rewards_{name}")["rows"]):
+    for row in kept(f"rewards_{name}")["config"]["rows"]:
         lines.append([row])
         for key in keys.values():
             values = by_task(name, row, key)
