@@ -105,6 +105,8 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         file = written(tmp_path / "progress.parquet", progress)
         with pytest.raises(BadInputError, match=said):
             step_weights(file, whole, whole, **options)
+    with pytest.raises(BadInputError, match="no such file"):
+        step_weights(tmp_path / "absent.parquet", whole, whole, **options)
     file = written(tmp_path / "progress.parquet", {0: np.zeros(6), 1: np.zeros(5)}, column="progress_dense")
     with pytest.raises(BadInputError, match="progress_dense"):
         step_weights(file, whole, whole, **options)

@@ -105,6 +105,7 @@ def read_signals(path: Path, numbers: Sequence[int], lengths: Sequence[int]) -> 
         BadInputError: If the columns are others, the data set lacks an episode of the file, or an episode has another
             number of frames in the file than in the data set.
     """
+    require(path.is_file(), path, "no such file", "a progress file", "check the path")
     table, hint = read_table(path), "it belongs to other data, or to this data before an edit: compute it again"
     order = next((name for name in ("frame_index", "index") if name in table.column_names), "")
     missing = [name for name in ("episode_index", order or "frame_index") if name not in table.column_names]
