@@ -36,7 +36,7 @@ from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.formats import open_dataset
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
-from studies.harness import Rows, Study, Tree, Trial, file_name, main, number, over_seeds
+from studies.harness import Rows, Study, Tree, Trial, estimate, file_name, main, markdown, number, over_seeds
 from studies.rewards.measures import CURVES, SEGMENTS, one_frame_scores
 
 Array = NDArray[np.float64]
@@ -129,6 +129,23 @@ def table(result: Tree) -> tuple[list[str], list[list[str]]]:
         for at, (kind, numbers) in enumerate(inputs.items())
     ]
     return head, rows
+
+
+def backbones_table(rows: Rows) -> str:
+    """Return the numbers of the videos as recorded, with the margin of the two VOCs."""
+    lines = []
+    for name in dict.fromkeys(row["row"] for row in rows if not row["row"].startswith("logistic")):
+        own = [row for row in rows if row["row"] == name]
+        seeds = [
+            [row["numbers"][RECORDED] for row in own if row["seed"] == s] for s in sorted({r["seed"] for r in own})
+        ]
+        shares = [
+            over_seeds([float(np.mean([one[key] for one in folds])) for folds in seeds], share=True)
+            for key in ("accuracy", "triples")
+        ]
+        margin = over_seeds([float(np.mean([one["voc"] - one["voc_wrong"] for one in folds])) for folds in seeds])
+        lines.append([name, *(estimate(one, share=True) for one in shares), estimate(margin)])
+    return markdown(["row", "right instruction first", "right against wrong", "VOC, right minus wrong"], lines)
 
 
 def _backbone(config: OwnVideosConfig) -> DualEncoder:

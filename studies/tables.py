@@ -301,6 +301,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "own videos widowx": partial(own_videos, "widowx"),
     "own videos bridge": partial(own_videos, "bridge"),
     "own videos bridge state": partial(own_videos, "bridge_state"),
+    "own videos backbones": lambda: own_videos_study.backbones_table(kept("own_videos_backbones")["rows"]),
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "stitch gate large": partial(goal_reaching, "stitch_gate"),
