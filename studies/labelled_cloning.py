@@ -74,7 +74,7 @@ class LabelledCloningConfig(FrozenConfig):
     hidden: PositiveInt = 256
     episodes: PositiveInt = 20
     horizon: PositiveInt = 200
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
     processes: PositiveInt = 2
 
 
