@@ -23,7 +23,6 @@ from tyro.conf import Positional, arg
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.card import ANY_ID, README, Card, Description, model_card, with_results
-from counterpoint.encoders.released import RELEASED, is_released, released_folder
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require, suggestion, usable_device
 from counterpoint.files import read_object, write_atomically
@@ -210,14 +209,17 @@ def _fetched(
     local_files_only: bool = False,
 ) -> Path:
     """Return the folder of a saved model that has these files; files on the Hub are downloaded."""
-    if is_released(source):
-        return released_folder(str(source), offline=local_files_only)
-    named = hub_id(source)
+    folder, named = Path(source).expanduser(), None
+    found, hint = "no such file", "check the path; a run writes model/ when it ends"
+    if not folder.exists():
+        from counterpoint.encoders.released import RELEASED, is_released, released_folder
+
+        if is_released(source):
+            return released_folder(str(source), offline=local_files_only)
+        named = hub_id(source)
+        hint = f"{suggestion(source, RELEASED) or hint}{id_advice(source, 'model')}"
     if named is None:
-        folder = Path(source).expanduser()
         folder = folder / "model" if (folder / "model").is_dir() else folder
-        hint = suggestion(source, RELEASED) or "check the path; a run writes model/ when it ends"
-        found, hint = "no such file", f"{hint}{id_advice(source, 'model')}"
         if (folder / "checkpoints").is_dir():
             found, hint = "a run that has not ended", "repeat its `counterpoint train` command, which continues it"
         for file in (folder / name for name in names):

@@ -224,7 +224,8 @@ class Clip:
 def video_clip(path: Path) -> Clip:
     """Return a video file as a clip."""
     hint = "name some of its episodes: --episodes 0 1 2"
-    found, good = "a folder" if path.is_dir() else "a data set of the Hub", not path.is_dir() and hub_id(path) is None
+    found = "a folder" if path.is_dir() else "a data set of the Hub"
+    good = path.is_file() or not (path.is_dir() or hub_id(path))
     require(good, path, found, "a video file, or a data set and episodes", hint)
 
     def read(start: int, limit: int) -> tuple[NDArray[np.uint8], Array, int]:

@@ -20,11 +20,11 @@ from counterpoint.encoders.hub import is_foreign
 from counterpoint.encoders.pooled import Backbone
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.rewards.embedding import STATE, FrozenPart, embed_frames, embed_text, reads_state
-from counterpoint.rewards.foreign import Scorer, as_scores, open_scorer
 from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.workers import IN_PROCESS, Foreign
 
 if TYPE_CHECKING:
+    from counterpoint.rewards.foreign import Scorer
     from counterpoint.rewards.isolated import ScoreCache
 
 Array = NDArray[np.float64]
@@ -244,6 +244,8 @@ class FunctionReward:
         return replace(each[0], progress=np.mean([one.progress for one in each], axis=0))
 
     def _one(self, view: NDArray[np.uint8], text: str, **beside: Any) -> Prediction:
+        from counterpoint.rewards.foreign import as_scores
+
         key = self.cache.key(view, text, **beside) if self.cache else ""
         kept = self.cache.get(key) if self.cache else None
         try:
@@ -342,6 +344,8 @@ def open_function(source: str, *, name: str = "", device: str = "cpu", foreign: 
 
 def _opened(source: str, device: str, foreign: Foreign) -> tuple[Scorer, str]:
     """Open a model of others; return it with the digest of its files."""
+    from counterpoint.rewards.foreign import open_scorer
+
     if foreign.python is not None:
         from counterpoint.rewards.isolated import IsolatedScorer
 
