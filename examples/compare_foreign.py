@@ -1,4 +1,4 @@
-"""Compare reward models of others on the same videos, each in a Python of its own.
+"""Compare reward models of others on the same videos, with --python in a Python of their own.
 
 A model that hangs, fails or eats memory costs its own row of the page.
 

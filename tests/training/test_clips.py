@@ -153,7 +153,8 @@ def test_altered_clips_are_trained_on_and_not_calibrated_on(kind: str, tmp_path:
 @pytest.mark.parametrize(
     ("recipe", "kind", "said"),
     [
-        ("vip-videos", "rewound", "learns no instructions"),
+        ("vip-videos", "rewound", "contrasts no instructions"),
+        ("actol-videos", "rewound", "contrasts no instructions"),
         ("decisionnce_p-videos", "failed", "no training episode that is marked as failed"),
         ("decisionnce_p-videos", "counterfactual", "no word with an opposite"),
         ("liv-videos", "counterfactual", "no use for them"),

@@ -217,7 +217,7 @@ def _fetched(
         if is_released(source):
             return released_folder(str(source), offline=local_files_only)
         named = hub_id(source)
-        hint = f"{suggestion(source, RELEASED) or hint}{id_advice(source, 'model')}"
+        hint = suggestion(source, RELEASED) or hint
     if named is None:
         folder = folder / "model" if (folder / "model").is_dir() else folder
         if (folder / "checkpoints").is_dir():
@@ -225,7 +225,9 @@ def _fetched(
         for file in (folder / name for name in names):
             if file.name == DIGESTS and not file.is_file():
                 _refuse_another_version(folder / CONFIG)
-            require(file.is_file(), file, found, "a saved model, or a run that holds one", hint)
+            if not file.is_file():
+                advice = f"{hint}{id_advice(source, 'model')}"
+                raise BadInputError(file, found, "a saved model, or a run that holds one", advice)
         return folder
     name, pinned = named
     options: dict[str, Any] = {"revision": revision or pinned, "token": token, "cache_dir": cache_dir}

@@ -240,10 +240,10 @@ def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Sta
 
 
 def _check_altered(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> None:
-    """Raise an error if `data.altered` would change nothing."""
+    """Raise an error if `data.altered` would change nothing, or nothing would score the altered clips low."""
     kinds, name, hint = recipe.data.altered, recipe.objective.name, "leave it out of data.altered"
-    found, expected = f"{list(kinds)} with {name}, which learns no instructions", "an objective that learns them"
-    require(objective.language or not kinds, "data.altered", found, expected, hint)
+    found, expected = f"{list(kinds)} with {name}, which contrasts no instructions", "an objective that contrasts them"
+    require((objective.language and objective.contrasts) or not kinds, "data.altered", found, expected, hint)
     failures = any(info.success is False for info in store.episodes)
     found, expected = "no training episode that is marked as failed", "some, for 'failed'"
     require(failures or "failed" not in kinds, "data.altered", found, expected, hint)
