@@ -16,6 +16,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.calibration import _Watched, calibrate
+from counterpoint.rewards.embedding import embed_text
 from counterpoint.training.train import train
 from tests.data.reading import read_episode
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
@@ -183,6 +184,49 @@ def test_the_map_is_fitted_to_unseen_episodes_where_there_are_enough() -> None:
     assert few is not None
     assert (held_out.episodes, few.episodes) == (16, 12)  # of the regression: those held out, and those of training
     assert held_out.measured_on == few.measured_on == "validation"
+
+
+def uneven() -> RewardModel:
+    """A reward that gains a third as much under the first instruction as under the others."""
+    model = seeing("potential")
+    score, (small,) = model.score, embed_text(model.encoder, [INSTRUCTIONS[0]])
+    model.score = lambda form, frames, targets: (  # type: ignore[method-assign]
+        score(form, frames, targets) * np.where((targets == small).all(axis=-1), 1 / 3, 1.0)[:, None]
+    )
+    return model
+
+
+def test_stages_have_maps_of_their_own_where_these_err_less() -> None:
+    model = uneven()
+    one_map, own = (calibrate(model, store(), store(each=6), by_stage=by_stage) for by_stage in (False, True))
+    assert one_map is not None
+    assert own is not None
+    assert not one_map.stages
+    assert own.stages.keys() == set(INSTRUCTIONS)
+    assert own.error_of_one_map == one_map.averaged_error > own.averaged_error
+    assert (own.rewards, own.memory) == (one_map.rewards, one_map.memory)  # for instructions that are no stages
+    small, large = (max(own.stages[text].rewards) for text in INSTRUCTIONS[:2])
+    assert small == pytest.approx(large / 3, rel=0.2)
+    model.calibration = own
+    frames = episode(INSTRUCTIONS[0], 20, seed=77).frames["front"]
+    whole = np.asarray(model.progress(frames, list(INSTRUCTIONS)))
+    assert whole[0, -1] == pytest.approx(1, abs=0.1)
+    np.testing.assert_array_equal(whole[0], np.asarray(model.progress(frames, INSTRUCTIONS[0])))
+    stream = model.stream(INSTRUCTIONS[0])
+    assert [stream.add(frame).progress for frame in frames] == pytest.approx(whole[0].tolist(), abs=1e-6)
+    gained = np.linspace(0, small, 9)
+    assert own.labels_of(gained, INSTRUCTIONS[0])[-1] > 1.4 * own.labels_of(gained, "another instruction")[-1]
+
+
+def test_stages_share_one_map_where_their_own_would_not_err_less_or_cannot_be_tested() -> None:
+    clock, untested = seeing("potential"), uneven()
+    clock.score = lambda form, frames, targets: np.linspace(0, 1, len(frames))[None]  # type: ignore[method-assign]
+    alike = calibrate(clock, store(), store(each=6), by_stage=True)
+    assert alike is not None
+    assert not alike.stages
+    assert alike.error_of_one_map is None
+    for validation in (None, store(each=2)):  # there are too few held-out segments for the regression
+        assert calibrate(untested, store(), validation, by_stage=True) == calibrate(untested, store(), validation)
 
 
 def test_monotone_progress_never_falls_and_reads_the_running_maximum() -> None:

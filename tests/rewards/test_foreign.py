@@ -100,14 +100,22 @@ def test_a_typed_prediction_has_success_stages_and_a_mask() -> None:
 
 def test_a_model_of_windows_is_told_the_frame_and_read_in_the_middle() -> None:
     class Windows:
-        config = SimpleNamespace(image_key=IMAGE, observation_delta_indices=[-2, -1, 0, 1, 2], n_obs_steps=4)
+        config = SimpleNamespace(
+            image_key=IMAGE,
+            observation_delta_indices=[-2, -1, 0, 1, 2],
+            n_obs_steps=4,
+            sparse_subtask_names=["reach", "lift"],
+        )
 
         def compute_reward(self, batch: dict[str, Any]) -> Tensor:
             raise AssertionError("SARM's own script does not call it")
 
-        def calculate_rewards(self, *, video_embeddings: Tensor, lengths: Any, **_: Any) -> NDArray[np.float64]:
-            assert lengths == 5
-            return np.asarray(video_embeddings)[None]
+        def calculate_rewards(
+            self, *, video_embeddings: Tensor, lengths: Any, return_stages: bool, **_: Any
+        ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            assert (lengths, return_stages) == (5, True)
+            values = np.asarray(video_embeddings)[None]
+            return values, np.stack([values < 0.5, values >= 0.5], axis=-1).astype(np.float64)
 
     asked = []
 
@@ -120,6 +128,8 @@ def test_a_model_of_windows_is_told_the_frame_and_read_in_the_middle() -> None:
     assert scorer.reads_state
     scores = scorer(FRAMES, "red", np.zeros((9, 2)))
     np.testing.assert_allclose(scores["progress"], light, atol=1e-6)
+    assert scores["stage"].tolist() == (light >= 0.5).tolist()
+    assert scorer.stages == ("reach", "lift")
     assert asked[3] == (3, 0, "red", 5)
 
 

@@ -19,11 +19,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
 
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore, spread
-from counterpoint.data.store_views import Integers, StoreView
+from counterpoint.data.store_views import Integers, StoreView, SubsetStore
 
 Segments = Literal["episode", "task"]
 """`episode` takes whole episodes; `task` takes each segment of an episode as an episode of its own."""
@@ -107,6 +109,36 @@ class SegmentStore(StoreView):
 def by_segments(store: EpisodeStore, segments: Segments) -> EpisodeStore:
     """Return the store, or its `SegmentStore`, as the recipe key `data.segments` says."""
     return SegmentStore(store) if segments == "task" else store
+
+
+def whole_episodes(store: EpisodeStore) -> tuple[EpisodeStore, Integers, Integers]:
+    """Return the store of whole episodes, and for each episode of `store`, which of them it comes from.
+
+    Args:
+        store: Whole episodes, or segments, or a subset of either.
+
+    Returns:
+        The store of whole episodes, the number [E] of the whole episode, and the first step [E] in it.
+    """
+    if isinstance(store, SubsetStore):
+        whole, owner, first = whole_episodes(store.whole)
+        chosen = np.asarray(store.indices, np.int64)
+        return whole, owner[chosen], first[chosen]
+    if isinstance(store, SegmentStore):
+        return store.whole, store.owner, store.first
+    return store, np.arange(len(store.episodes)), np.zeros(len(store.episodes), np.int64)
+
+
+def mean_shares(store: SegmentStore) -> Float[NDArray[np.float64], " E"]:
+    """Return each segment's share of its episode, as a mean over the episodes, [E].
+
+    The mean is over the episodes that have a segment of this task. The shares of an episode's segments are scaled so
+    that they add up to 1.
+    """
+    part = store.lengths / np.bincount(store.owner, store.lengths)[store.owner]
+    tasks = np.unique([info.instruction for info in store.episodes], return_inverse=True)[1]
+    share = (np.bincount(tasks, part) / np.bincount(tasks))[tasks]
+    return np.asarray(share / np.bincount(store.owner, share)[store.owner])
 
 
 def _success(info: EpisodeInfo) -> bool | None:

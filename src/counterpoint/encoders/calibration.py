@@ -6,11 +6,13 @@ A `Calibration` is part of the encoder's configuration, so that it is saved with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Num
 from numpy.typing import NDArray
+from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import require
@@ -28,15 +30,36 @@ SLACK = 0.1
 """A success ends when progress has fallen below the threshold of success by this amount."""
 
 
-class Calibration(FrozenConfig):
-    """A monotone map from the reward to progress, and thresholds of success and of distance from the training data.
+class ProgressMaps(FrozenConfig):
+    """Monotone maps from the reward to progress.
+
+    Attributes:
+        rewards: Rewards at the map's knots, in increasing order. If the form is `potential` or `goal`, they are gains
+            since the first frame; otherwise they are the rewards themselves.
+        progress: Progress at the knots, never decreasing, in [0, 1].
+        averaged_rewards: Rewards at the knots of a second map, from the averaged reward to progress.
+        averaged_progress: Progress at these knots.
+        monotone_rewards: Rewards at the knots of a third map, from the running maximum of the averaged reward to
+            progress that never falls.
+        monotone_progress: Progress at these knots.
+    """
+
+    rewards: tuple[float, ...]
+    progress: tuple[float, ...]
+    averaged_rewards: tuple[float, ...]
+    averaged_progress: tuple[float, ...]
+    monotone_rewards: tuple[float, ...]
+    monotone_progress: tuple[float, ...]
+
+
+class Calibration(ProgressMaps):
+    """Monotone maps from the reward to progress, and thresholds of success and of distance from the training data.
 
     Attributes:
         form: The form of the reward that is mapped. For encoders trained for `potential` or `transition`, it is the one
             of these two with the smaller error on the training episodes; otherwise it is the encoder's form.
-        rewards: Rewards at the map's knots, in increasing order. If the form is `potential` or `goal`, they are gains
-            since the first frame; otherwise they are the rewards themselves.
-        progress: Progress at the knots, never decreasing, in [0, 1].
+        stages: Maps that replace the model's own for some instructions. A model of segments (`data.segments`) has them
+            for its stages, if they make the error of labels smaller.
         success: Minimum progress that counts as success.
         success_from: How `success` was chosen: as the threshold with the best F1 on unseen episodes, if there were
             enough failures; otherwise (uncalibrated) as the quantile `success_quantile` of the final progress of
@@ -55,21 +78,16 @@ class Calibration(FrozenConfig):
         error: Mean absolute error of progress.
         memory: Time constant, in steps, of the average of the reward (`averaged`) that labels read; 0 if labels have
             a smaller error without it.
-        averaged_rewards: Rewards at the knots of a second map, from the averaged reward to progress.
-        averaged_progress: Progress at these knots.
         averaged_error: Mean absolute error of the second map.
-        monotone_rewards: Rewards at the knots of a third map, from the running maximum of the averaged reward to
-            progress that never falls.
-        monotone_progress: Progress at these knots.
         monotone_error: Mean absolute error of the third map.
+        error_of_one_map: With `stages`, the mean absolute error that the second map would have without them.
         error_of_a_ramp: Mean absolute error of a baseline that rises linearly in time and reaches 1 at the mean length
             of the training episodes.
         error_of_a_constant: Mean absolute error of a baseline that is always 0.5.
     """
 
     form: RewardForm
-    rewards: tuple[float, ...]
-    progress: tuple[float, ...]
+    stages: dict[str, ProgressMaps] = Field(default_factory=dict)
     success: float
     success_from: Literal["F1 on unseen episodes", "quantile of successes (uncalibrated)"]
     success_quantile: float
@@ -82,31 +100,42 @@ class Calibration(FrozenConfig):
     measured_episodes: int
     error: float
     memory: float
-    averaged_rewards: tuple[float, ...]
-    averaged_progress: tuple[float, ...]
     averaged_error: float
-    monotone_rewards: tuple[float, ...]
-    monotone_progress: tuple[float, ...]
     monotone_error: float
+    error_of_one_map: float | None = None
     error_of_a_ramp: float
     error_of_a_constant: float
 
-    def progress_of(self, rewards: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`)."""
-        return np.asarray(np.interp(rewards, self.rewards, self.progress))
+    def progress_of(self, rewards: Float[Array, "*L T"], instructions: Sequence[str] = ()) -> Float[Array, "*L T"]:
+        """Return progress in [0, 1] for rewards (for gains, if the form is `potential` or `goal`).
 
-    def labels_of(self, rewards: Float[Array, " T"], *, monotone: bool = False) -> Float[Array, " T"]:
+        Args:
+            rewards: The rewards.
+            instructions: The instruction of each row of rewards; none for goals.
+        """
+        if not instructions:
+            return np.asarray(np.interp(rewards, self.rewards, self.progress))
+        maps = [self._maps(one) for one in instructions]
+        return np.stack([np.interp(row, one.rewards, one.progress) for row, one in zip(rewards, maps, strict=True)])
+
+    def labels_of(
+        self, rewards: Float[Array, " T"], instruction: str = "", *, monotone: bool = False
+    ) -> Float[Array, " T"]:
         """Return an episode's progress in [0, 1] for labels, computed from its averaged rewards.
 
         Args:
             rewards: The rewards (gains, as in `progress_of`) of all T frames of the episode. The value at a frame
                 depends on the frames up to that frame.
+            instruction: The episode's instruction; empty for a goal.
             monotone: True to return progress that never falls.
         """
-        means = averaged(rewards, np.arange(len(rewards)), self.memory)
+        means, maps = averaged(rewards, np.arange(len(rewards)), self.memory), self._maps(instruction)
         if monotone:
-            return np.asarray(np.interp(np.maximum.accumulate(means), self.monotone_rewards, self.monotone_progress))
-        return np.asarray(np.interp(means, self.averaged_rewards, self.averaged_progress))
+            return np.asarray(np.interp(np.maximum.accumulate(means), maps.monotone_rewards, maps.monotone_progress))
+        return np.asarray(np.interp(means, maps.averaged_rewards, maps.averaged_progress))
+
+    def _maps(self, instruction: str) -> ProgressMaps:
+        return self.stages.get(instruction, self)
 
     @property
     def graded(self) -> bool:

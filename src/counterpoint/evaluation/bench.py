@@ -278,9 +278,23 @@ class Bench:
         return np.asarray(np.where(level == 1, answers.halves[video], answers.ends[video, column]))
 
     def numbers(
-        self, answered: Answered, name: str, validation: tuple[Array, NDArray[np.bool_]] | None, *, progress: bool
+        self,
+        answered: Answered,
+        name: str,
+        validation: tuple[Array, NDArray[np.bool_]] | None,
+        stages: Float[Array, " N"] | None = None,
+        *,
+        progress: bool,
     ) -> dict[str, Drawn]:
-        """Return every number defined for one input; the scores and successes in `validation` fix thresholds."""
+        """Return every number defined for one input.
+
+        Args:
+            answered: The reward's results.
+            name: The input.
+            validation: Scores and successes that fix thresholds.
+            stages: The reward's row of `counterpoint.evaluation.stages.stage_accuracy`.
+            progress: True if the reward is progress.
+        """
         answers = answered.inputs[name]
         means = {"voc": answers.voc, "voc_pearson": answers.pearson, "voc_kendall": answers.kendall}
         if name != WRONG and answers.ends.shape[1] > 1:
@@ -290,6 +304,8 @@ class Bench:
             means["confusion_gap"] = metrics.confusion_gap(answers.ends, self.own)
         if progress and name == RECORDED:
             means["grade_error"] = np.abs(metrics.grade(answered.cuts) - (1 + 4 * np.array(CUTS))).mean(axis=1)
+        if stages is not None and name == RECORDED:
+            means["stage_accuracy"] = stages
         found = {key: self._mean(values) for key, values in means.items()}
         scores, positive = self.scores(answers), self.items[:, 2] == 2
         passed = self._passed(scores, positive, validation)

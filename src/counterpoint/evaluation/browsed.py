@@ -320,7 +320,7 @@ def panels_of(name: str, model: RewardModel | FunctionReward, clip: Clip, texts:
         charts = [(axis_label(form), curves, {"title": name})]
         if known := model.calibration:
             gained = gains(model.score(known.form, frames, targets), known.form)
-            charts.append(("progress, as calibrated", known.progress_of(gained), {"y_range": (-0.02, 1.02)}))
+            charts.append(("progress, as calibrated", known.progress_of(gained, labels), {"y_range": (-0.02, 1.02)}))
     rows = [0, *([1 + int(np.argmax(curves[1:, -1]))] if len(labels) > 1 else [])]
     order = list(enumerate(rows))[::-1]
     panels = []

@@ -19,6 +19,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.bench import INPUTS, SHORT, Heatmap, Numbers, ask, bench_of, minus, over_seeds
 from counterpoint.evaluation.definitions import REWARD
 from counterpoint.evaluation.embedded import RECORDED
+from counterpoint.evaluation.stages import stage_accuracy
 from counterpoint.evaluation.statistics import Drawn, Estimate, as_share, seeds_interval
 from counterpoint.provenance import provenance
 from counterpoint.rewards.embedding import check_instructions
@@ -186,6 +187,7 @@ def compare(
         "features": features,
     }
     answered = ask([one for _, one in members], store, texts, **settings, **more)
+    stages = stage_accuracy([one for _, one in members], store, cameras=cameras, max_frames=max_frames)
     bench = bench_of(store, texts, seed)
     fixed: list[tuple[Array, NDArray[np.bool_]] | None] = [None] * len(members)
     if validation is not None:
@@ -202,7 +204,7 @@ def compare(
         seeds[name] = [
             {
                 **{
-                    key: bench.numbers(said, key, fixed[at], progress=_is_progress(one, said.cuts))
+                    key: bench.numbers(said, key, fixed[at], stages[at], progress=_is_progress(one, said.cuts))
                     for key in said.inputs
                 },
                 **{key: bench.share(scores) for key, scores in said.rounds.items()},

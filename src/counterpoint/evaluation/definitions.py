@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
-Chance = Literal["1/L", "1/C", "1/2", "0", "1", "1.2", "p", "2p / (1 + p)", "shuffled", "none"]
+Chance = Literal["1/L", "1/C", "1/2", "0", "1", "1.2", "p", "2p / (1 + p)", "shuffled", "ramp", "none"]
 """The level that a worthless reward or embedding reaches. L is the number of instructions, and p the share of successes
 among the scored trajectories. C is the number of candidates from which a training objective picks one. `shuffled`: the
-value for the same frames in random order. `none`: there is no level."""
+value for the same frames in random order. `ramp`: the value of the control that counts frames. `none`: there is no
+level."""
 Better = Literal["more", "less", "neither"]
 
 
@@ -41,15 +42,15 @@ class Metric(NamedTuple):
     def level(self, instructions: int, successes: float) -> float | None:
         """Return the chance level as a number.
 
-        It is `None` for `none`, for `1/C`, which depends on the objective, and for `shuffled`, which is computed from
-        frames.
+        It is `None` for `none`, for `1/C`, which depends on the objective, and for `shuffled` and `ramp`, which are
+        computed from frames.
 
         Args:
             instructions: Number of candidate instructions (L).
             successes: Share of successes among the scored trajectories (p).
         """
         match self.chance:
-            case "shuffled" | "none" | "1/C":
+            case "shuffled" | "ramp" | "none" | "1/C":
                 return None
             case "1/L":
                 return 1 / instructions
@@ -93,6 +94,11 @@ REWARD: Mapping[str, Metric] = {
         "own score above the others'",
         "score under the video's own instruction minus its mean score under the others, mean over videos",
         *("0", "more", True),
+    ),
+    "stage_accuracy": Metric(
+        "right stage, frame by frame",
+        "share of an episode's frames whose stage is named right, mean over videos",
+        *("ramp", "more"),
     ),
     "ranking_tau_b": Metric(
         "failure < half < success (tau-b)",

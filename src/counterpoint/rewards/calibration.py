@@ -3,14 +3,15 @@
 The map is fitted to successful episodes of the training data; the target of step t is its share of the episode,
 t / (T - 1). The map's only input is the reward, not the time, so an episode that fails or stops half-way ends at a
 lower value than episodes that succeed. For labels, two further maps read the reward averaged over about the last tenth
-of an episode, if this makes the error smaller, and the running maximum of what the first of them reads. The errors of a
-clock (progress that only counts steps, `error_of_a_ramp`) and of a constant are stored next to the maps' errors.
+of an episode, if this makes the error smaller, and the running maximum of what the first of them reads. Stages of
+episodes can have maps of their own. The errors of a clock (progress that only counts steps, `error_of_a_ramp`) and of a
+constant are stored next to the maps' errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.store_views import SubsetStore
-from counterpoint.encoders.calibration import Calibration, RewardForm, averaged, best_f1, isotonic
+from counterpoint.encoders.calibration import Calibration, ProgressMaps, RewardForm, averaged, best_f1, isotonic
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.embedding import embed_steps, embed_text
 from counterpoint.rewards.model import RewardModel, gains
@@ -38,6 +39,8 @@ EPISODES, HELD_OUT, FRAMES = 100, 50, 32
 """Maximum number of training episodes, of validation episodes, and of embedded frames per episode."""
 FITTED = 10
 """Minimum number of successful validation episodes; with fewer, the map is fitted to training episodes."""
+STAGE = 5
+"""Minimum number of successful segments to fit the maps of a stage."""
 FAILURES = 5
 """Minimum number of failed validation episodes to fix a threshold by F1, which one failure would hardly change."""
 SUCCESS_QUANTILE = 0.1
@@ -83,6 +86,10 @@ class _Judged:
         """Return only the successful episodes, or only the failed ones."""
         return replace(self, episodes=[one for one in self.episodes if one.success is success])
 
+    def under(self, instruction: str) -> _Judged:
+        """Return only the episodes with this instruction."""
+        return replace(self, episodes=[one for one in self.episodes if one.instruction == instruction])
+
     def gains(self, form: RewardForm) -> list[Array]:
         """Return each episode's gains [F]."""
         return _gains(self.model, form, self.episodes, self.learned)
@@ -105,6 +112,7 @@ class _Map:
         rewards: The gains at its knots, averaged or as a running maximum if the map reads these.
         progress: Progress at its knots.
         error: Mean absolute error on the episodes that the map was fitted to.
+        stages: Maps that replace this one for some instructions.
     """
 
     form: RewardForm
@@ -113,6 +121,7 @@ class _Map:
     rewards: tuple[float, ...]
     progress: tuple[float, ...]
     error: float
+    stages: Mapping[str, _Map] = field(default_factory=dict)
 
     @classmethod
     def fitted(
@@ -130,12 +139,22 @@ class _Map:
 
     def refitted(self, groups: Sequence[_Judged]) -> _Map:
         """Return the same map, fitted to other episodes."""
-        return self.fitted(self.form, groups, self.memory, furthest=self.furthest)
+        return self.fitted(self.form, groups, self.memory, furthest=self.furthest).by_stage(groups, self.stages)
 
-    def __call__(self, gained: Array, steps: Array) -> Array:
+    def by_stage(self, groups: Sequence[_Judged], instructions: Collection[str]) -> _Map:
+        """Add a map for each of the instructions with at least `STAGE` episodes, fitted to these."""
+        stages = {}
+        for one in sorted(instructions):
+            own = [group.under(one) for group in groups]
+            if sum(len(group.episodes) for group in own) >= STAGE:
+                stages[one] = self.fitted(self.form, own, self.memory, furthest=self.furthest)
+        return replace(self, stages=stages)
+
+    def __call__(self, gained: Array, steps: Array, instruction: str) -> Array:
         """Return the progress of gains [F] at an episode's steps [F]."""
+        one = self.stages.get(instruction, self)
         return np.asarray(
-            np.interp(_read(gained, steps, self.memory, furthest=self.furthest), self.rewards, self.progress)
+            np.interp(_read(gained, steps, self.memory, furthest=self.furthest), one.rewards, one.progress)
         )
 
 
@@ -158,6 +177,7 @@ def calibrate(
     validation: EpisodeStore | None = None,
     *,
     judges: Sequence[tuple[RewardModel, Sequence[int]]] = (),
+    by_stage: bool = False,
     seed: int = 0,
 ) -> Calibration | None:
     """Return the calibration of a trained model; `None` if no training episode can be used.
@@ -167,6 +187,8 @@ def calibrate(
     fitted to the successful validation episodes, and its error on each is measured with a map fitted to the others. If
     there are fewer than `FITTED`, the map is fitted to training episodes, on which rewards rise higher than on others.
     If the form needs a goal, it is the last frame of another successful training episode with the same instruction.
+    With `by_stage`, each instruction of `STAGE` or more fitted episodes gets maps of its own, if these make the error
+    of labels smaller on episodes to which they were not fitted.
 
     Args:
         model: The trained reward.
@@ -175,6 +197,7 @@ def calibrate(
         validation: Episodes for the errors and the thresholds; if there are none, training episodes are used.
         judges: The rewards of cross-fitting, each trained without one part of the training episodes, which it judges;
             with the numbers of these episodes in the whole data set.
+        by_stage: True for episodes that are segments, each under the instruction of its stage.
         seed: Random seed of the sample, if there are more episodes than `EPISODES`.
     """
     every, whole = range(len(train.episodes)), train.whole if isinstance(train, SubsetStore) else train
@@ -211,11 +234,16 @@ def calibrate(
         failed, where = [one.only(False) for one in unseen], "cross-fitting"
     elif solved:
         measured, where = crossed or [held_out.only(True)], "validation"
-    maps = (fit, smooth, monotone)
-    found, *for_labels = (_measure(one, measured, basis, refit=len(crossed) > 1) for one in maps)
-    smooth_error, monotone_error = (float(np.mean([one.error() for one in each])) for each in for_labels)
-    successes = np.array([one.progress[-1] for one in found])
-    failures = np.interp([gained[-1] for gained in _all_gains(failed, fit.form)], fit.rewards, fit.progress)
+    fits, refit, one_map_error = [fit, smooth, monotone], len(crossed) > 1, None
+    found = [_measure(one, measured, basis, refit=refit) for one in fits]
+    if by_stage and refit:
+        parted = [one.by_stage(basis, {each.instruction for each in fitted}) for one in fits]
+        again = [_measure(one, measured, basis, refit=True) for one in parted]
+        if _error(again[1]) < _error(found[1]):
+            fits, found, one_map_error = parted, again, _error(found[1])
+    successes = np.array([one.progress[-1] for one in found[0]])
+    ends = zip([one for group in failed for one in group.episodes], _all_gains(failed, fit.form), strict=True)
+    failures = np.array([fits[0](gained, one.steps, one.instruction)[-1] for one, gained in ends])
     graded = where != "training" and len(failures) >= FAILURES
     if graded:
         labels = np.repeat([True, False], [len(successes), len(failures)])
@@ -226,8 +254,8 @@ def calibrate(
     far = np.concatenate([group.distances() for group in measured])
     return Calibration(
         form=fit.form,
-        rewards=fit.rewards,
-        progress=fit.progress,
+        **_as_fields(fits),
+        stages={name: ProgressMaps(**_as_fields([one.stages[name] for one in fits])) for name in fits[0].stages},
         success=threshold,
         success_from="F1 on unseen episodes" if graded else "quantile of successes (uncalibrated)",
         success_quantile=SUCCESS_QUANTILE,
@@ -237,18 +265,21 @@ def calibrate(
         distance_quantile=DISTANCE_QUANTILE,
         measured_on=where,
         episodes=sum(len(group.episodes) for group in basis),
-        measured_episodes=len(found),
-        error=float(np.mean([one.error() for one in found])),
+        measured_episodes=len(successes),
+        error=_error(found[0]),
         memory=smooth.memory,
-        averaged_rewards=smooth.rewards,
-        averaged_progress=smooth.progress,
-        averaged_error=smooth_error,
-        monotone_rewards=monotone.rewards,
-        monotone_progress=monotone.progress,
-        monotone_error=monotone_error,
-        error_of_a_ramp=float(np.mean([one.error(np.minimum(1.0, one.episode.steps / clock)) for one in found])),
-        error_of_a_constant=float(np.mean([one.error(0.5) for one in found])),
+        averaged_error=_error(found[1]),
+        monotone_error=_error(found[2]),
+        error_of_one_map=one_map_error,
+        error_of_a_ramp=float(np.mean([one.error(np.minimum(1.0, one.episode.steps / clock)) for one in found[0]])),
+        error_of_a_constant=float(np.mean([one.error(0.5) for one in found[0]])),
     )
+
+
+def _as_fields(fits: Sequence[_Map]) -> dict[str, tuple[float, ...]]:
+    """Return the fields of `ProgressMaps` of a map of rewards, of averaged rewards and of their running maximum."""
+    pairs = list(zip(("", "averaged_", "monotone_"), fits, strict=True))
+    return {f"{prefix}{name}": getattr(one, name) for prefix, one in pairs for name in ("rewards", "progress")}
 
 
 def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *, refit: bool) -> list[_Measured]:
@@ -258,8 +289,12 @@ def _measure(fit: _Map, measured: Sequence[_Judged], basis: Sequence[_Judged], *
         others = [one for number, one in enumerate(basis) if number != at]
         to = fit.refitted(others) if refit else fit
         pairs = zip(group.episodes, group.gains(fit.form), strict=True)
-        found += [_Measured(one, to(gained, one.steps)) for one, gained in pairs]
+        found += [_Measured(one, to(gained, one.steps, one.instruction)) for one, gained in pairs]
     return found
+
+
+def _error(found: Sequence[_Measured]) -> float:
+    return float(np.mean([one.error() for one in found]))
 
 
 def _read(gained: Array, steps: Array, memory: float, *, furthest: bool) -> Array:

@@ -5,8 +5,8 @@
 This file imports nothing else of this library, so that it runs in any environment with NumPy. There, the libraries of a
 model, its hangs and its crashes cost that process alone (`counterpoint.rewards.isolated`). The program reads requests
 from standard input and writes answers to standard output. A message is its length (eight bytes) and an .npz archive.
-The first answer has `progress`, `reads_state` and `files`, every other one the arrays of `Scores`; if they fail, they
-have `error`.
+The first answer has `progress`, `reads_state`, `stages` and `files`, every other one the arrays of `Scores`; if they
+fail, they have `error`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ WHOLE = 64 << 20
 Scorer = Callable[..., Any]
 """A function of frames uint8 [T, H, W, 3] and an instruction that returns [T] numbers, or `Scores`.
 
-If its attribute `reads_state` is true, it also takes `state`, the robot's state [T, S].
+If its attribute `reads_state` is true, it also takes `state`, the robot's state [T, S]. Its attribute `stages` lists
+the names of the stages that it numbers; without it, they are the stages of the scored episode, in order.
 """
 
 
@@ -59,6 +60,7 @@ class LeRobotScorer:
     Attributes:
         progress: True if values are progress in [0, 1].
         reads_state: True if the model reads the robot's state.
+        stages: Names of the stages that the model numbers.
     """
 
     def __init__(self, model: Any, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
@@ -71,6 +73,7 @@ class LeRobotScorer:
         self.image = self._setting("image_key", None) or (keys or ["observation.images.top"])[0]
         self.task, self.state = self._setting("task_key", "task"), self._setting("state_key", "observation.state")
         self.reads_state = bool(self.around) or self.state in (self._setting("input_features", None) or {})
+        self.stages = tuple(self._setting("sparse_subtask_names", None) or ())
 
     def __call__(self, frames: NDArray[np.uint8], text: str, state: Array | None = None) -> Scores:
         """Return the scores of a video; `known` at the scored frames.
@@ -103,7 +106,7 @@ class LeRobotScorer:
             reached = _placed(success[0], at, len(pixels)) >= self._setting("success_threshold", 0.5)
             scores["success"] = reached
         if stages is not None:
-            scores["stage"] = np.round(_placed(stages[0].argmax(-1), at, len(pixels)))
+            scores["stage"] = _nearest(np.asarray(stages[0].argmax(-1).cpu()), at, len(pixels))
         valid = getattr(found, "valid_mask", None)
         if valid is not None:
             scores["known"][at] &= np.asarray(valid[0].cpu(), bool)
@@ -134,21 +137,27 @@ class LeRobotScorer:
         `compute_reward` of SARM reads another frame of the window than its script, whose files this equals.
         """
         deltas, centre = np.array(self.config.observation_delta_indices), self.config.n_obs_steps // 2
-        values, known = np.zeros(len(pixels)), np.zeros(len(pixels), bool)
+        values, known, stages = np.zeros(len(pixels)), np.zeros(len(pixels), bool), []
         for step in _spread(len(pixels), PREFIXES).tolist():
             at = np.clip(step + deltas, 0, len(pixels) - 1)
             sample = {self.image: pixels[at], self.task: text, "index": step, "episode_index": 0}
             found = self.prepare(sample | ({} if states is None else {self.state: states[at]}))
-            rewards = self.model.calculate_rewards(
+            rewards, chances = self.model.calculate_rewards(
                 text_embeddings=found["text_features"],
                 video_embeddings=found["video_features"],
                 state_features=found.get("state_features"),
                 lengths=found.get("lengths"),
                 return_all_frames=True,
+                return_stages=True,
                 head_mode="sparse",
             )
             values[step], known[step] = float(np.asarray(rewards)[0, centre]), True
-        return {"progress": values, "known": known}
+            stages.append(int(np.asarray(chances)[0, centre].argmax()))
+        return {
+            "progress": values,
+            "known": known,
+            "stage": _nearest(np.array(stages), np.flatnonzero(known), len(known)),
+        }
 
     def _computed(self, pixels: Any, states: Any, text: str) -> Array:
         import torch
@@ -172,6 +181,12 @@ def _spread(length: int, count: int) -> Array:
 def _placed(values: Any, at: Array, length: int) -> Array:
     """Return values [n] at the frames `at` as [length], interpolated."""
     return np.asarray(np.interp(np.arange(length), at, np.asarray(values.double().cpu()).reshape(-1)))
+
+
+def _nearest(values: Array, at: Array, length: int) -> Array:
+    """Return values [n] at the frames `at` as [length]; every frame has the value of the nearest of them."""
+    middles = (at[1:] + at[:-1]) / 2
+    return np.asarray(values[np.searchsorted(middles, np.arange(length))])
 
 
 def as_scores(found: Any) -> dict[str, Array]:
@@ -251,7 +266,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, source: str, device: str) -> No
         send(answers, {"error": f"{type(error).__name__}: {error}"})
         return
     about = {name: getattr(scorer, name, False) for name in ("progress", "reads_state")}
-    send(answers, about | {"files": files})
+    send(answers, about | {"files": files, "stages": np.array(getattr(scorer, "stages", ()), str)})
     while (request := received(requests)) is not None:
         try:
             beside = {"state": request["state"]} if "state" in request else {}

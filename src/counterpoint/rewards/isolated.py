@@ -44,6 +44,7 @@ class IsolatedScorer:
     Attributes:
         progress: True if the model's values are progress in [0, 1].
         reads_state: True if the model reads the robot's state.
+        stages: Names of the stages that the model numbers.
         files: Digest of the model's files.
 
     Raises:
@@ -60,6 +61,7 @@ class IsolatedScorer:
         self._words += ["--memory", str(foreign.memory)] if foreign.memory else []
         hello = self._start()
         self.progress, self.reads_state = bool(hello["progress"]), bool(hello["reads_state"])
+        self.stages = tuple(hello["stages"].tolist())
         self.files = str(hello["files"])
 
     def __call__(self, frames: NDArray[np.uint8], text: str, state: NDArray[Any] | None = None) -> Scores:

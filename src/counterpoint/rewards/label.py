@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
 from counterpoint.blocks import HERE, BlockFiles, Engine, blocks_of, work_through
-from counterpoint.data.segments import Segments, SegmentStore, by_segments
+from counterpoint.data.segments import Segments, SegmentStore, by_segments, mean_shares
 from counterpoint.data.store import EpisodeStore, camera_names, check_camera
 from counterpoint.errors import require
 from counterpoint.files import flush, read_object
@@ -314,17 +314,13 @@ def _table(
 def dense_progress(store: SegmentStore, progress: Float[Array, " N"]) -> Float[NDArray[np.float32], " N"]:
     """Return the progress of whole episodes from that of their segments, as LeRobot's `progress_dense` is defined.
 
-    A segment adds its mean share of the episodes' frames, over the episodes that have a segment of this task. The
-    shares of an episode's segments are scaled so that they add up to 1.
+    A segment adds its mean share of the episodes (`counterpoint.data.segments.mean_shares`).
 
     Args:
         store: The segments.
         progress: Progress of the task of each step's segment, in [0, 1], segment after segment.
     """
-    part = store.lengths / np.bincount(store.owner, store.lengths)[store.owner]
-    tasks = np.unique([info.instruction for info in store.episodes], return_inverse=True)[1]
-    share = (np.bincount(tasks, part) / np.bincount(tasks))[tasks]
-    share /= np.bincount(store.owner, share)[store.owner]
+    share = mean_shares(store)
     before = np.cumsum(share) - share - store.owner  # the shares of each episode add up to 1
     whole = np.repeat(before, store.lengths) + np.repeat(share, store.lengths) * progress
     return np.clip(whole, 0, 1).astype(np.float32)

@@ -196,7 +196,9 @@ class Labeller:
         calibration = self.calibration
         each = [reward.astype(np.float64) for reward, _, _ in episodes]
         gained = [gains(reward[None], calibration.form)[0] for reward in each]
-        progress = [calibration.labels_of(one, monotone=self.job.monotone) for one in gained]
+        texts = self.job.instructions or [""] * len(gained)
+        pairs = list(zip(gained, texts, strict=True))
+        progress = [calibration.labels_of(one, text, monotone=self.job.monotone) for one, text in pairs]
         columns = {
             "progress_sparse": np.concatenate(progress).astype(np.float32),
             "reward": np.concatenate(each).astype(np.float32),
@@ -204,14 +206,14 @@ class Labeller:
             "unlike_training": np.concatenate([novelty for _, novelty, _ in episodes]) > 1,
         }
         if calibration.graded:
-            reached = [calibration.success_of(calibration.progress_of(one)) for one in gained]
+            reached = [calibration.success_of(calibration.progress_of(one[None], [text])[0]) for one, text in pairs]
             columns["success"] = np.concatenate(reached)
         return columns
 
     def about(self) -> dict[str, Any]:
         """Return what the table's metadata say about the model: its digests and its calibration."""
         curves = {f"{prefix}{name}" for prefix in ("", "averaged_", "monotone_") for name in ("rewards", "progress")}
-        found = self.calibration.model_dump(mode="json", exclude={*curves, "centre", "scale"})
+        found = self.calibration.model_dump(mode="json", exclude={*curves, "centre", "scale", "stages"})
         return {"calibration": found, "model": self.identity}
 
     def in_words(self, columns: Mapping[str, Array], last: NDArray[np.bool_], what: str) -> str:
@@ -325,9 +327,10 @@ def error_in_words(calibration: Calibration, *, monotone: bool = False) -> str:
     error = calibration.monotone_error if monotone else calibration.averaged_error
     verdict = " (labels no better than a constant)" if error >= constant else ""
     where = f"{calibration.measured_episodes} {_where(calibration)}"
-    return (
-        f"Mean error of progress on {where}: {error:.3f}; of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}"
-    )
+    words = f"Mean error of progress on {where}: {error:.3f}"
+    if calibration.stages:
+        words += f" by {len(calibration.stages)} stages ({calibration.error_of_one_map:.3f} with one map for all)"
+    return f"{words}; of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}"
 
 
 def _where(calibration: Calibration) -> str:

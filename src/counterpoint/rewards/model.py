@@ -237,8 +237,9 @@ class RewardModel:
     ) -> Video:
         """Return True for frames whose progress reaches the success threshold; arguments are those of `progress`."""
         calibration = self.check_calibration()
-        reached = calibration.success
-        return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
+        return self._calibrated(
+            lambda x, texts: calibration.progress_of(x, texts) >= calibration.success, frames, instructions, goal
+        )
 
     def stream(self, instruction: str) -> RewardStream:
         """Return the reward of a video that arrives frame by frame, such as a camera's.
@@ -279,7 +280,7 @@ class RewardModel:
 
     def _calibrated(
         self,
-        measure: Callable[[Array], NDArray[Any]],
+        measure: Callable[[Array, Sequence[str]], NDArray[Any]],
         frames: Video | Mapping[str, Video],
         instructions: str | Sequence[str],
         goal: Any,
@@ -287,7 +288,8 @@ class RewardModel:
         form = self.check_target(goal is not None)
         curves = self.reward(frames, instructions, goal=goal, form=None if form == "goal" else form)
         values = np.asarray(curves.cpu() if isinstance(curves, Tensor) else curves, np.float64)
-        result = measure(gains(np.atleast_2d(values), form)).reshape(values.shape)
+        texts = [instructions] if isinstance(instructions, str) else list(instructions)
+        result = measure(gains(np.atleast_2d(values), form), texts if goal is None else ()).reshape(values.shape)
         return _like(frames, result if result.dtype == bool else result.astype(np.float32))
 
     def targets(
@@ -351,7 +353,7 @@ class RewardStream:
 
     def __init__(self, model: RewardModel, instruction: str) -> None:
         self.model = model
-        self.form, self.target = model.targets([instruction])
+        self.instruction, (self.form, self.target) = instruction, model.targets([instruction])
         self._first: Array | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
 
@@ -377,7 +379,7 @@ class RewardStream:
         if known is None or known.form == "goal":
             return Moment(reward, None, None)
         gained = gains(self.model.score(known.form, pair, self.target), known.form)
-        progress = float(known.progress_of(gained)[0, 1])
+        progress = float(known.progress_of(gained, [self.instruction])[0, 1])
         return Moment(reward, progress, progress >= known.success)
 
 

@@ -114,7 +114,7 @@ class EncoderReward:
             else:
                 values = model.score(form, embedded[steps], np.concatenate([self._text(t) for t in instructions]))
             values = values if alone else gains(values, form)
-            return values if calibration is None else calibration.progress_of(values)
+            return values if calibration is None else calibration.progress_of(values, instructions)
 
         return curves
 
@@ -223,6 +223,7 @@ class FunctionReward:
 
     Attributes:
         files: Digest of the model's files; empty for a function that was not opened by its source.
+        stages: Names of the stages that the function numbers; empty if they are those of the scored episode, in order.
     """
 
     def __init__(
@@ -232,6 +233,7 @@ class FunctionReward:
         self.files = ""
         self.progress = bool(getattr(function, "progress", False) if progress is None else progress)
         self.reads_state = bool(getattr(function, "reads_state", False))
+        self.stages: tuple[str, ...] = tuple(getattr(function, "stages", ()))
 
     def predict(self, frames: Frames, instruction: str) -> Prediction:
         """Return the prediction for a video; with several cameras the mean of progress, and what the first one says.

@@ -210,7 +210,8 @@ class ClipsRecipe(PretrainingRecipe):
                 (RewardModel.from_pretrained(run.judge(number), device=str(encoder.mean.device)), part)
                 for number, part in enumerate(run.settings.get("judged", ()))
             ]
-            found = calibrate(model, train, validation, judges=judges, seed=self.train.seed)
+            by_stage = self.data.segments == "task"
+            found = calibrate(model, train, validation, judges=judges, by_stage=by_stage, seed=self.train.seed)
             encoder.config = encoder.config.model_copy(update={"calibration": found})
             if found and self.data.fold is None:  # a judge's error is not that of the model
                 print(error_in_words(found), flush=True)
