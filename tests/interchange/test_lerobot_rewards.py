@@ -19,6 +19,8 @@ from lerobot.configs.rewards import RewardModelConfig  # noqa: E402  (after impo
 from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
 from lerobot.policies import ACTConfig  # noqa: E402
 from lerobot.rewards.robometer import compute_rabc_weights  # noqa: E402
+from lerobot.rewards.sarm.configuration_sarm import SARMConfig  # noqa: E402
+from lerobot.rewards.sarm.modeling_sarm import SARMRewardModel  # noqa: E402
 from lerobot.utils.sample_weighting import SampleWeightingConfig, make_sample_weighter  # noqa: E402
 
 from counterpoint.data.episode import task_of  # noqa: E402
@@ -29,6 +31,7 @@ from counterpoint.encoders.dual import DualEncoder  # noqa: E402
 from counterpoint.errors import BadInputError  # noqa: E402
 from counterpoint.formats.lerobot.reader import LeRobotStore  # noqa: E402
 from counterpoint.objectives.r3m import LanguageReward  # noqa: E402
+from counterpoint.rewards.foreign import LeRobotScorer  # noqa: E402
 from counterpoint.rewards.label import label  # noqa: E402
 from counterpoint.rewards.lerobot_plugin import CounterpointConfig, CounterpointRewardModel  # noqa: E402
 from counterpoint.rewards.model import RewardModel  # noqa: E402
@@ -224,3 +227,29 @@ def test_a_folder_of_a_lerobot_reward_is_compared_by_its_curve(tmp_path: Path) -
     assert (opened.name, opened.progress) == ("through LeRobot", True)
     found = opened.watch({"top": frames}, {})(np.arange(9), TASKS)
     np.testing.assert_allclose(found, model.progress(frames, TASKS), atol=1e-5)
+
+
+def test_sarm_says_the_stage_beside_its_progress() -> None:
+    """LeRobot's own class, with random weights: stage and progress are those of its `calculate_rewards`."""
+    config = SARMConfig(device="cpu", annotation_mode="single_stage")
+    config.sparse_subtask_names, config.num_sparse_stages = ["reach", "lift"], 2
+    config.sparse_temporal_proportions = [0.5, 0.5]
+    torch.manual_seed(0)
+    model, prepared = SARMRewardModel(config).eval(), []
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        n = len(sample["observation.state"])
+        features = {"text_features": torch.randn(1, 512), "video_features": torch.randn(1, n, 512)}
+        prepared.append(features | {"state_features": torch.zeros(1, n, 4), "lengths": torch.tensor([n])})
+        return prepared[-1]
+
+    scorer = LeRobotScorer(model, prepare)
+    found = scorer(np.zeros((16, 8, 8, 3), np.uint8), "lift the cup", np.zeros((16, 4)))
+    assert scorer.stages == ("reach", "lift")
+    centre = config.n_obs_steps // 2
+    for at, features in enumerate(prepared):
+        (text, video, state, lengths), more = features.values(), {"return_all_frames": True, "return_stages": True}
+        rewards, chances = model.calculate_rewards(text, video, state, lengths, **more)
+        assert found["progress"][at] == pytest.approx(rewards[0, centre], abs=1e-6)
+        assert found["stage"][at] == chances[0, centre].argmax()
+    assert set(found["stage"].tolist()) == {0, 1}
