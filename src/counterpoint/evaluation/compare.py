@@ -369,16 +369,22 @@ class SceneReward:
         self.judges: dict[int, SceneReward] = {}
 
     def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
-        """Return the curves of a video; the first camera's frame is embedded at first use, once for all classifiers."""
+        """Return the curves of a video, from the embeddings of other rewards if there are any.
+
+        Otherwise, the first camera's frame is embedded at first use, once for all classifiers.
+        """
         if (judge := self.judges.get(shared.get(EPISODE, -1))) is not None:
             return judge.watch(frames, shared)
         view, seen = next(iter(frames.values())), shared.setdefault("single frames", {})
+        known = shared.get(self.encoder.digest if isinstance(self.encoder, FrozenPart) else id(self.encoder))
         told: dict[int, dict[str, float]] = {}
 
         def curves(
             steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
         ) -> Float[Array, "L N"]:
             at = int(steps[{"first": 0, "middle": len(steps) // 2, "last": -1}[self.frame]])
+            if at not in seen and known is not None:
+                seen[at] = known[at : at + 1] if known.ndim == 2 else known[at : at + 1, 0]
             if at not in seen:
                 beside = {STATE: frames[STATE][at : at + 1]} if STATE in frames else {}
                 seen[at] = embed_frames(self.encoder, {"": view[at : at + 1], **beside})

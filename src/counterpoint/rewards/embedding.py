@@ -38,10 +38,15 @@ class Embedder(Protocol):
 
 
 class FrozenPart:
-    """The frozen backbone of an encoder as an `Embedder`, whose embeddings are the backbone's features."""
+    """The frozen backbone of an encoder as an `Embedder`, whose embeddings are the backbone's features.
+
+    Attributes:
+        digest: Digest of the backbone.
+    """
 
     def __init__(self, encoder: DualEncoder) -> None:
         self.encode_image, self.encode_text = encoder.features, encoder.encode_text
+        self.digest = encoder.backbone_digest
 
 
 def embed_frames(
