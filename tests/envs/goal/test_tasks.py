@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from counterpoint.envs.goal.env import EnvConfig, GoalEnv, make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.envs.goal.tasks import FETCH_TASKS
-from counterpoint.envs.rendering import View
+from counterpoint.envs.rendering import View, import_robotics
 from tests.marks import quick
 
 pytestmark = pytest.mark.sim
@@ -156,6 +156,22 @@ def test_the_goal_image_shows_the_object_at_the_goal_and_no_mark(task: str) -> N
     around = (slice(max(row - 3, 0), row + 4), slice(max(column - 3, 0), column + 4))
     assert seen["desired_goal"][around].min() < 60  # the object is nearly black, the table white
     env.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fetch_episode_is_that_of_gymnasium_robotics(task: str) -> None:
+    """Observations, which are read without looking joints up, equal the original's to the bit."""
+    gymnasium.register_envs(import_robotics())
+    original, ours = gymnasium.make(f"{task}-v4"), make_goal_env(EnvConfig(name=f"{task}-v4"))
+    rng = np.random.default_rng(0)
+    expected, found = original.reset(seed=3)[0], ours.reset(seed=3)[0]
+    for _ in range(20):
+        for key in found:
+            np.testing.assert_array_equal(found[key], expected[key].astype(np.float32))
+        action = rng.uniform(-1, 1, 4).astype(np.float32)
+        expected, found = original.step(action)[0], ours.step(action)[0]
+    ours.close()
+    original.close()
 
 
 def test_zero_padding_puts_coordinates_where_the_authors_do() -> None:
