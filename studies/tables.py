@@ -321,6 +321,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "stream": partial(curation.stream_table, "kitchen"),
     "ant expert": lambda: ant_expert.table(kept("ant_expert")["rows"]),
     "ogbench": lambda: ogbench.table(kept("ogbench_cpu", ogbench.summary)),
+    "ogbench search": lambda: ogbench.table(kept("ogbench_search", ogbench.summary)),
+    "ogbench tuned": lambda: ogbench.table(kept("ogbench_tuned", ogbench.summary)),
     "ogbench gcivl": lambda: ogbench.table(kept("ogbench_gcivl", ogbench.summary)),
     "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
