@@ -20,7 +20,7 @@ from counterpoint.blocks import Block, Engine
 from counterpoint.cli.data.doctor import examine
 from counterpoint.data.episode import Episode
 from counterpoint.data.segments import SegmentStore
-from counterpoint.encoders.calibration import Calibration
+from counterpoint.encoders.calibration import Calibration, ProgressMaps
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import BadInputError
@@ -143,6 +143,28 @@ def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path,
         np.testing.assert_allclose(found["gain"][rows], reward - reward[0], atol=1e-5)
         np.testing.assert_array_equal(found["unlike_training"][rows], rewards.novelty(frames) > 1)
     assert "success" not in found  # no failures fixed a threshold
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+def test_a_stage_with_its_own_maps_is_labelled_by_them(
+    data: Path, model: Path, tmp_path: Path, monotone: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_dataset(data)
+    stage = store.episodes[0].instruction
+    kinds = ("", "averaged_", "monotone_")
+    half = ProgressMaps(**{f"{kind}{name}": (0.5,) for kind in kinds for name in ("rewards", "progress")})
+    graded: dict[str, Any] = {"success": 0.5, "success_from": "F1 on unseen episodes"}
+    own = changed(model, tmp_path / "own", stages={stage: half}, error_of_one_map=0.25, **graded)
+    options: dict[str, Any] = {"anyway": True, "monotone": monotone}
+    found = columns(label(data, model=own, out=tmp_path / "own.parquet", **options))
+    assert "by 1 stage (0.250 with one map for all)" in capsys.readouterr().out
+    shared = changed(model, tmp_path / "shared", **graded)
+    expected = columns(label(data, model=shared, out=tmp_path / "shared.parquet", **options))
+    inside = np.repeat([info.instruction == stage for info in store.episodes], 10)
+    assert (found["progress_sparse"][inside] == 0.5).all()
+    assert found["success"][inside].all()
+    for name in ("progress_sparse", "success"):
+        np.testing.assert_array_equal(found[name][~inside], expected[name][~inside])
 
 
 def test_labels_that_a_constant_would_beat_are_refused(data: Path, model: Path, tmp_path: Path) -> None:

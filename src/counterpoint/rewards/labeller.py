@@ -329,7 +329,8 @@ def error_in_words(calibration: Calibration, *, monotone: bool = False) -> str:
     where = f"{calibration.measured_episodes} {_where(calibration)}"
     words = f"Mean error of progress on {where}: {error:.3f}"
     if calibration.stages:
-        words += f" by {len(calibration.stages)} stages ({calibration.error_of_one_map:.3f} with one map for all)"
+        count = len(calibration.stages)
+        words += f" by {count} stage{'s' * (count > 1)} ({calibration.error_of_one_map:.3f} with one map for all)"
     return f"{words}; of a constant {constant:.3f}, of a clock {clock:.3f}{verdict}"
 
 
