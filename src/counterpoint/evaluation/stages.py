@@ -50,35 +50,36 @@ def stage_accuracy(
         max_frames: Maximum number of frames of an episode, at most `FRAMES`.
     """
     whole, numbers, first = whole_episodes(store)
-    parts = SegmentStore(whole)
-    names, shares = [info.instruction for info in parts.episodes], mean_shares(parts)
-    views = camera_names(cameras, store)
     told = np.full((len(rewards), len(store.episodes)), np.nan)
-    stages = {number: np.flatnonzero(parts.owner == number) for number in np.unique(numbers).tolist()}
-    several = {number: own for number, own in stages.items() if len({names[row] for row in own} - {""}) > 1}
+    known = {number: {words for _, words in whole.episodes[number].segments} for number in np.unique(numbers).tolist()}
+    several = [number for number, texts in known.items() if len(texts - {""}) > 1]
     if not several:
         return told
+    parts, views = SegmentStore(whole), camera_names(cameras, store)
+    shares = mean_shares(parts)
     with ProgressBar("Asking for stages", len(several), "videos", shorten="--max-videos") as progress:
-        for number, own in several.items():
+        for number in several:
+            own, names = parts.owner == number, [words for _, words in whole.episodes[number].segments]
             steps = spread(whole.episodes[number].length, min(max_frames, FRAMES))
             frames = {view: whole.frames(number, steps, view) for view in views}
             if any(map(reads_state, rewards)):
                 frames[STATE] = states_of(whole, number)[steps]
             row = np.searchsorted(parts.first[own], steps, side="right") - 1
             text = whole.episodes[number].instruction
-            episode = _Staged([names[at] for at in own], row, np.cumsum(shares[own]), text)
+            episode = _Staged(names, row, np.cumsum(shares[own]), text)
             shared: dict[object, object] = {}
             said = [episode.said(one, frames) if isinstance(one, FunctionReward) else None for one in rewards]
             for video in np.flatnonzero(numbers == number).tolist():
                 inside = (steps >= first[video]) & (steps < first[video] + store.episodes[video].length)
-                inside &= episode.named
+                asked = np.flatnonzero(inside & episode.named)
+                if not len(asked):
+                    continue
                 shared[EPISODE] = video
-                for at, one in enumerate(rewards):
-                    right = said[at]
-                    if right is None and not isinstance(one, FunctionReward) and episode.readable(one):
-                        right = episode.scored(one.watch(frames, shared), np.flatnonzero(inside))
-                    if right is not None and inside.any():
-                        told[at, video] = right[inside].mean()
+                for at, (one, right) in enumerate(zip(rewards, said, strict=True)):
+                    if right is not None:
+                        told[at, video] = right[asked].mean()
+                    elif not isinstance(one, FunctionReward) and episode.readable(one):
+                        told[at, video] = episode.scored(one.watch(frames, shared), asked).mean()
             progress.advance()
     return told
 
@@ -124,11 +125,8 @@ class _Staged:
         return all(text in reward.goals for text in self.texts)
 
     def scored(self, curves: Curves, frames: NDArray[np.int64]) -> Right:
-        """Return at which of the given frames the stage's instruction scores highest; False at other frames."""
-        last, right = len(self.row) - 1, np.zeros(len(self.row), bool)
+        """Return at which of the given frames the stage's instruction scores highest."""
+        last = len(self.row) - 1
         half = max(1, round(AROUND * last / 2))
-        if len(frames):
-            around = [np.array([max(0, at - half), at, min(last, at + half)]) for at in frames.tolist()]
-            scores = np.stack([curves(part, self.texts)[:, -1] for part in around])
-            right[frames] = matched(scores, self.own[frames])
-        return right
+        around = [np.array([max(0, at - half), at, min(last, at + half)]) for at in frames.tolist()]
+        return matched(np.stack([curves(part, self.texts)[:, -1] for part in around]), self.own[frames])

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
-from counterpoint.files import cache_root
+from counterpoint.files import cache_root, sha256_of
 from counterpoint.rewards import foreign as program
 from counterpoint.rewards.foreign import Scores
 from counterpoint.workers import Foreign
@@ -153,7 +153,8 @@ class ScoreCache:
     """
 
     def __init__(self, files: str, path: Path | None = None) -> None:
-        self._files, self._path = files, path or cache_root() / "scores.sqlite"
+        code = sha256_of(Path(program.__file__))  # it decides what a model is asked
+        self._files, self._path = f"{files} {code}", path or cache_root() / "scores.sqlite"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.get("")

@@ -156,9 +156,9 @@ _NEAR, _MOST_STEPS = 2e-3, 40  # metres from the goal at which the gripper stops
 
 
 def _with_known_joints(simulation: Any) -> SimpleNamespace:
-    """Return a simulation's utilities with a faster `robot_get_obs`, which takes a seventh of a step to find joints.
+    """Return a simulation's utilities with a `robot_get_obs` that knows where the robot's joints are.
 
-    gymnasium-robotics looks up the robot's joints by name at every step.
+    gymnasium-robotics looks them up by name at every step.
     """
     model, names = simulation.model, simulation._model_names.joint_names
     joints = [model.joint(name).id for name in names if name.startswith("robot")]

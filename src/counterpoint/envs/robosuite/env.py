@@ -221,7 +221,7 @@ def _make(task: str, robot: str) -> Any:
         import robosuite
         from robosuite.controllers import load_composite_controller_config
 
-        import counterpoint.envs.robosuite.shared  # noqa: F401 (registers our tasks)
+        import counterpoint.envs.robosuite.tasks  # noqa: F401 (registers our tasks)
 
         with seeded_numpy(0):  # robosuite samples sizes of objects when it creates them
             return robosuite.make(
