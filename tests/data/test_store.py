@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.data.store import Cameras, EpisodeStore, MemoryStore, camera_images, camera_names
+from counterpoint.data.episode import Episode
+from counterpoint.data.store import Cameras, EpisodeStore, MemoryStore, camera_images, camera_names, frame_batches
 from counterpoint.data.store_views import SubsetStore
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
@@ -89,3 +90,28 @@ def test_images_of_several_cameras_stand_beside_each_other() -> None:
     found = camera_images(store, 0, steps, (WRIST, OUTER))
     for place, camera in enumerate((WRIST, OUTER)):
         np.testing.assert_array_equal(found[:, place], store.frames(0, steps, camera))
+
+
+def test_batches_span_episodes_and_end_where_sizes_change() -> None:
+    def episode(length: int, size: int, value: int) -> Episode:
+        frames = {name: np.full((length, size, size, 3), value + n, np.uint8) for n, name in enumerate(("a", "b"))}
+        return Episode(frames, "", np.arange(length) / 10, state=np.full((length, 2), value, np.float32))
+
+    store = MemoryStore([episode(3, 4, 10), episode(2, 4, 20), episode(1, 5, 30)])
+    found = list(frame_batches(store, range(3), ("a", "b"), 4, with_state=True))
+    owners = [[(0, 0, 3), (0, 1, 1)], [(0, 1, 2), (1, 0, 2)], [(1, 1, 2)], [(2, 0, 1), (2, 1, 1)]]
+    assert [list(batch.owners) for batch in found] == owners
+    assert [batch.frames[:, 0, 0, 0].tolist() for batch in found] == [
+        [10, 10, 10, 11], [11, 11, 20, 20], [21, 21], [30, 31]
+    ]  # fmt: skip
+    states = [batch.state for batch in found]
+    assert [None if one is None else one[:, 0].tolist() for one in states] == [
+        [10, 10, 10, 10], [10, 10, 20, 20], [20, 20], [30, 30]
+    ]  # fmt: skip
+    assert all(batch.state is None for batch in frame_batches(store, range(3), ("a",), 4))
+
+
+def test_a_missing_state_is_told() -> None:
+    store = MemoryStore([Episode({"a": np.zeros((2, 4, 4, 3), np.uint8)}, "", np.arange(2) / 10)])
+    with pytest.raises(BadInputError, match="episode 0: found no state"):
+        next(frame_batches(store, [0], ("a",), 4, with_state=True))

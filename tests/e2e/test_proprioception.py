@@ -25,7 +25,7 @@ from counterpoint.formats.lerobot.writer import LeRobotWriter
 from counterpoint.formats.video import encode_video
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
-from counterpoint.rewards.embedding import STATE, observed, states_of
+from counterpoint.rewards.embedding import STATE, observed
 from counterpoint.rewards.label import label
 from counterpoint.rewards.model import gains, transition_score
 from counterpoint.training.train import train

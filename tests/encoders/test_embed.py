@@ -174,6 +174,7 @@ def test_bad_input_is_refused_before_anything_is_written(data: Path, model: Path
         ({"cameras": ("top", "wrist")}, "camera: found top, wrist"),
         ({"batch_size": 0}, "--batch-size: found 0"),
         ({"engine": Engine(workers=0)}, "--workers: found 0"),
+        ({"precision": "fp8"}, "--precision: found 'fp8'; expected no or bf16"),
         ({"model": tmp_path / "none"}, "no such file"),
     ):
         with pytest.raises(BadInputError, match=words):
@@ -183,6 +184,17 @@ def test_bad_input_is_refused_before_anything_is_written(data: Path, model: Path
     with pytest.raises(BadInputError, match="reads no camera"):
         embed(data, model=tmp_path / "blind", out=out)
     assert not out.exists()
+
+
+def test_bfloat16_is_close_and_is_told(data: Path, model: Path, tmp_path: Path) -> None:
+    whole = rows(embed(data, model=model, out=tmp_path / "whole"))["embedding"]
+    out = embed(data, model=model, out=tmp_path / "half", precision="bf16")
+    half = rows(out)["embedding"]
+    assert half.dtype == np.float32
+    assert 0 < np.abs(half - whole).max() < 0.02 * np.abs(whole).max()
+    assert json.loads((out / "embeddings.json").read_text())["precision"] == "bf16"
+    with pytest.raises(BadInputError, match="another"):
+        embed(data, model=model, out=out)
 
 
 def test_a_damaged_file_is_made_again(data: Path, model: Path, tmp_path: Path) -> None:

@@ -198,6 +198,13 @@ def test_every_frame_is_encoded_once_in_full_batches_across_episodes(
     assert batches == [64, 64, 32]
 
 
+def test_bfloat16_moves_labels_little(data: Path, model: Path, tmp_path: Path) -> None:
+    whole = columns(label(data, model=model, out=tmp_path / "whole.parquet"))["progress_sparse"]
+    half = pq.read_table(label(data, model=model, out=tmp_path / "half.parquet", precision="bf16"))
+    assert 0 < np.abs(half["progress_sparse"].to_numpy() - whole).max() < 0.05
+    assert json.loads(half.schema.metadata[b"counterpoint"])["precision"] == "bf16"
+
+
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two episodes."""
@@ -456,6 +463,8 @@ def test_a_model_of_others_labels_from_its_own_python(
         label(data, model="a_labeller_of_others:level", **own | {"out": tmp_path / "y.parquet"})
     with pytest.raises(BadInputError, match="RuntimeError: boom"):
         label(data, model="a_labeller_of_others:counting", instruction="never", **own | {"out": tmp_path / "y.parquet"})
+    with pytest.raises(BadInputError, match="--precision: found bf16; expected no, for a model of others"):
+        label(data, model="a_labeller_of_others:counting", precision="bf16", **own | {"out": tmp_path / "y.parquet"})
     assert not (tmp_path / "y.parquet").exists()
 
 
@@ -556,6 +565,7 @@ def given(**options: Any) -> Callable[[Path, Path], dict[str, Any]]:
         (given(out=Path("labels.csv")), "a .parquet file"),
         (given(batch_size=0), "--batch-size: found 0"),
         (given(engine=Engine(workers=0)), "--workers: found 0"),
+        (given(precision="fp8"), "--precision: found 'fp8'; expected no or bf16"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_computed(

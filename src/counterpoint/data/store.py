@@ -7,6 +7,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -257,6 +258,77 @@ def frames_in_chunks(
     wanted = np.arange(store.episodes[episode].length) if steps is None else steps
     for first in range(0, len(wanted), count):
         yield read(episode, wanted[first : first + count], camera)
+
+
+@dataclass(frozen=True)
+class FrameBatch:
+    """Frames of one or more episodes, all of one size, which are encoded at once.
+
+    Attributes:
+        frames: Images, uint8 [N, H, W, 3].
+        state: The robot's state at each image, float32 [N, S], if the encoder reads it.
+        owners: One (episode, index of the camera, n) for each n consecutive images of one episode and camera, in order.
+    """
+
+    frames: Array
+    state: Array | None
+    owners: Sequence[tuple[int, int, int]]
+
+
+def frame_batches(
+    store: EpisodeStore, episodes: Sequence[int], cameras: Sequence[str], count: int, *, with_state: bool = False
+) -> Iterator[FrameBatch]:
+    """Read whole episodes, each camera in one pass, and yield batches of `count` frames, which may span episodes.
+
+    A batch is smaller if it is the last one, or if the next frames have another size.
+
+    Args:
+        store: The store.
+        episodes: The episodes, in order.
+        cameras: The cameras, which follow each other within an episode.
+        count: Number of frames of a batch.
+        with_state: True to read the robot's state too.
+
+    Raises:
+        BadInputError: If an episode has no state and `with_state` is true.
+    """
+    parts: list[tuple[Array, Array | None]] = []
+    owners: list[tuple[int, int, int]] = []
+    room = count
+
+    def batch() -> FrameBatch:
+        states = [state for _, state in parts if state is not None]
+        return FrameBatch(
+            np.concatenate([frames for frames, _ in parts]), np.concatenate(states) if states else None, owners
+        )
+
+    for episode in episodes:
+        state, length = states_of(store, episode) if with_state else None, store.episodes[episode].length
+        for view, camera in enumerate(cameras):
+            start = 0
+            while start < length:
+                steps = np.arange(start, min(length, start + room))
+                frames = store.frames(episode, steps, camera)
+                if parts and frames.shape[1:] != parts[0][0].shape[1:]:
+                    yield batch()
+                    parts, owners, room = [], [], count
+                parts.append((frames, None if state is None else state[steps]))
+                owners.append((episode, view, len(frames)))
+                start, room = start + len(frames), room - len(frames)
+                if not room:
+                    yield batch()
+                    parts, owners, room = [], [], count
+    if parts:
+        yield batch()
+
+
+def states_of(store: EpisodeStore, episode: int) -> Array:
+    """Return the states of an episode, float32 [T, S], for a model that reads them; raise an error if it has none."""
+    state = store.state(episode)
+    expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
+    require(state is not None, f"episode {episode}", "no state", expected, hint)
+    assert state is not None
+    return state
 
 
 def camera_images(store: EpisodeStore, episode: int, indices: Array, cameras: Sequence[str]) -> Array:

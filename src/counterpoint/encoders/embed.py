@@ -17,10 +17,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ from tyro.conf import Positional, arg
 from counterpoint.blocks import HERE, Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import resize
-from counterpoint.data.store import EpisodeStore, camera_images, camera_names
+from counterpoint.data.store import EpisodeStore, camera_images, camera_names, frame_batches, states_of
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import load, saved_digests, saved_kind
@@ -48,6 +49,18 @@ from counterpoint.provenance import provenance
 ABOUT = "embeddings.json"
 OBSERVATIONS = 64
 """Number of observations per forward pass."""
+Precision = Literal["no", "bf16"]
+"""`no` (float32), or `bf16` for matrix products and convolutions in bfloat16."""
+
+
+def in_precision(device: str, precision: Precision) -> AbstractContextManager[object]:
+    """Return a context in which a device's matrix products and convolutions have this precision.
+
+    Raises:
+        BadInputError: If the precision is not known.
+    """
+    require(precision in ("no", "bf16"), "--precision", repr(precision), "no or bf16", "choose one")
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,9 @@ class Embedding:
         cameras: The cameras to embed: one for a dual encoder; for an observation encoder, as many as it was trained
             with.
         device: The device that computes.
-        batch_size: Number of frames of one episode that are encoded at once.
+        batch_size: Number of frames, or of observations, that are encoded at once.
+        dialect: Dialect of HDF5 files, if the files do not identify it.
+        precision: Precision of matrix products and convolutions.
     """
 
     data: Path
@@ -69,6 +84,7 @@ class Embedding:
     device: str
     batch_size: int
     dialect: str | None = None
+    precision: Precision = "no"
 
 
 def embed(
@@ -79,6 +95,7 @@ def embed(
     cameras: Names = (),
     device: Computes = "cpu",
     batch_size: Number = None,
+    precision: Precision = "no",
     engine: Engine = HERE,
     dialect: Name = None,
 ) -> Path:
@@ -94,6 +111,7 @@ def embed(
         cameras: The camera to embed, or all cameras of an observation encoder; by default the data's first.
         device: The device that computes, such as cuda.
         batch_size: Number of frames encoded at once; by default a number that suits the model.
+        precision: `no` (float32), or `bf16`, which is faster on processors and GPUs with bfloat16 and less exact.
         engine: The processes that compute blocks of episodes; by default threads of this process.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
@@ -114,7 +132,7 @@ def embed(
     )
     views = camera_names(tuple(cameras) or None, store, needed)
     require(views, model, "an encoder that reads no camera", "one that embeds images", "choose another model")
-    job = Embedding(data, str(model), views, device, batch_size or count, dialect)
+    job = Embedding(data, str(model), views, device, batch_size or count, dialect, precision)
     embedder = Embedder(job, store, encoder)
     files = BlockFiles(out, ".parquet", blocks_of(store.lengths))
     about = {
@@ -122,6 +140,7 @@ def embed(
         "data": store.fingerprint,
         "cameras": list(job.cameras),
         "batch_size": job.batch_size,
+        "precision": job.precision,
     }
     hint = "name a new folder, or give what the folder was begun with"
     with claim(out, ABOUT, about, what="embeddings", does="embeds", hint=hint):
@@ -158,19 +177,20 @@ class Embedder:
         encoder: The encoder of `job.model`.
 
     Raises:
-        BadInputError: If the encoder reads the robot's state and the data have none.
+        BadInputError: If the encoder reads the robot's state and the data have none, or the precision is not known.
     """
 
     def __init__(self, job: Embedding, store: EpisodeStore, encoder: DualEncoder | ObservationEncoder) -> None:
         self.job, self.store, self.encoder = job, store, encoder
+        in_precision(job.device, job.precision)  # refuses a precision that is not known
         if isinstance(encoder, DualEncoder) and encoder.reads_state:
-            self._state(0)  # raises before anything is decoded if there is no state
+            states_of(store, 0)  # raises before anything is decoded if there is no state
 
     def work(self, block: Block) -> bytes:
         """Return a parquet file with the embeddings of a block's frames."""
-        each = [self.embed(episode) for episode in block.episodes]
-        lengths = [len(one) for one in each]
-        rows = np.concatenate(each)
+        with in_precision(self.job.device, self.job.precision):
+            rows = torch.cat(list(self._vectors(block.episodes))).numpy()
+        lengths = [self.store.episodes[episode].length for episode in block.episodes]
         table = pa.table(
             {
                 "episode": np.repeat(np.arange(block.first, block.end, dtype=np.int32), lengths),
@@ -182,34 +202,20 @@ class Embedder:
         pq.write_table(table, sink, compression="zstd", use_dictionary=["episode"], write_page_checksum=True)
         return bytes(sink.getvalue())
 
-    def embed(self, episode: int) -> Float[Array, "T D"]:
-        """Return the embedding of every step of an episode, float32."""
-        if isinstance(self.encoder, DualEncoder):
-            parts = list(self._frames(self.encoder, episode))
-        else:
-            parts = list(observations(self.encoder, self.store, episode, self.job.cameras, self.job.batch_size))
-        return torch.cat(parts).numpy()
-
     def dimensions(self, files: BlockFiles) -> int:
         """Return D, the number of dimensions, from the first file."""
         return int(pq.read_schema(files.path(files.blocks[0])).field("embedding").type.list_size)
 
     @torch.no_grad()
-    def _frames(self, encoder: DualEncoder, episode: int) -> Iterator[Tensor]:
-        state = self._state(episode) if encoder.reads_state else None
-        length, count = self.store.episodes[episode].length, self.job.batch_size
-        for first in range(0, length, count):
-            steps = np.arange(first, min(length, first + count))
-            frames = torch.from_numpy(self.store.frames(episode, steps, self.job.cameras[0])).to(self.job.device)
-            told = None if state is None else torch.from_numpy(state[steps]).float().to(self.job.device)
-            yield encoder.encode_image(frames, told).float().cpu()
-
-    def _state(self, episode: int) -> Array:
-        state = self.store.state(episode)
-        expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
-        require(state is not None, f"episode {episode}", "no state", expected, hint)
-        assert state is not None
-        return state
+    def _vectors(self, episodes: Sequence[int]) -> Iterator[Float[Tensor, "n D"]]:
+        job, encoder = self.job, self.encoder
+        if isinstance(encoder, ObservationEncoder):
+            for episode in episodes:
+                yield from observations(encoder, self.store, episode, job.cameras, job.batch_size)
+            return
+        for batch in frame_batches(self.store, episodes, job.cameras, job.batch_size, with_state=encoder.reads_state):
+            state = None if batch.state is None else torch.from_numpy(batch.state).float().to(job.device)
+            yield encoder.encode_image(torch.from_numpy(batch.frames).to(job.device), state).float().cpu()
 
 
 @torch.no_grad()

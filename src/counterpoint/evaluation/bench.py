@@ -24,7 +24,7 @@ from counterpoint.evaluation.definitions import REWARD
 from counterpoint.evaluation.embedded import RECORDED, spread
 from counterpoint.evaluation.statistics import Drawn, drawn_mean, resample_weights
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.embedding import STATE, reads_state, states_of
+from counterpoint.rewards.embedding import STATE, reads_state
 from counterpoint.rewards.sources import EPISODE, Curves, Reward
 
 Array = NDArray[np.float64]

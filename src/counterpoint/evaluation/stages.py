@@ -23,7 +23,7 @@ from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.metrics import matched
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.embedding import STATE, reads_state, states_of
+from counterpoint.rewards.embedding import STATE, reads_state
 from counterpoint.rewards.sources import EPISODE, Curves, EncoderReward, Frames, FunctionReward, Reward
 
 Array = NDArray[np.float64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from counterpoint.data.episode import visible
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, states_of
 from counterpoint.encoders import dual
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import require
@@ -98,15 +98,6 @@ def observed(
     """
     seen = {view or "": store.frames(episode, steps, view) for view in views}
     return seen | ({STATE: states_of(store, episode)[steps]} if reads_state(encoder) else {})
-
-
-def states_of(store: EpisodeStore, episode: int) -> Float[NDArray[np.float32], "T S"]:
-    """Return the states of an episode for a model that reads them; raise an error if the episode has none."""
-    state = store.state(episode)
-    expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
-    require(state is not None, f"episode {episode}", "no state", expected, hint)
-    assert state is not None
-    return state
 
 
 def embed_steps(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -18,22 +18,20 @@ from numpy.typing import NDArray
 
 from counterpoint.blocks import Block
 from counterpoint.data.segments import Segments, by_segments
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, FrameBatch, frame_batches, states_of
 from counterpoint.encoders.calibration import Calibration
+from counterpoint.encoders.embed import Precision, in_precision
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import is_foreign, saved_digests
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset
-from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, observed, reads_state, states_of
+from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, observed, reads_state
 from counterpoint.rewards.instructions import never_change
 from counterpoint.rewards.model import RewardModel, gains, late_fusion
 from counterpoint.rewards.sources import open_function
 from counterpoint.workers import IN_PROCESS, Foreign
 
 Array = NDArray[Any]
-
-FRAMES = "frames"
-"""Key of the images in a batch, as `STATE` is the key of the state."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,7 @@ class Labelling:
         segments: `task` to label each segment of an episode separately; `episode` to label whole episodes.
         foreign: How a model of others runs.
         monotone: Write progress that never falls.
+        precision: Precision of matrix products and convolutions.
     """
 
     data: Path
@@ -65,24 +64,7 @@ class Labelling:
     segments: Segments = "episode"
     foreign: Foreign = IN_PROCESS
     monotone: bool = False
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """A batch of images of one size.
-
-    Attributes:
-        seen: The images [N, H, W, 3] under `FRAMES`, and, if the model reads the state, the state [N, S] under `STATE`.
-        owners: One (episode, view, n) for each n consecutive images of the batch that come from that view, in order.
-    """
-
-    seen: dict[str, Array]
-    owners: list[tuple[int, int, int]]
-
-    @classmethod
-    def of(cls, parts: Sequence[Mapping[str, Array]], owners: list[tuple[int, int, int]]) -> Self:
-        """Join the parts into one batch."""
-        return cls({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, owners)
+    precision: Precision = "no"
 
 
 class Labeller:
@@ -101,6 +83,7 @@ class Labeller:
     def __init__(self, job: Labelling, store: EpisodeStore, targets: Float[Array, "E D"] | None = None) -> None:
         self.job, self.store = job, store
         self.model = RewardModel.from_pretrained(job.model, device=job.device)
+        in_precision(job.device, job.precision)  # refuses a precision that is not known
         self.calibration = self.model.check_calibration()
         self.model.check_target(job.goal is not None)
         encoder: Any = self.model.encoder
@@ -139,17 +122,17 @@ class Labeller:
         firsts: dict[tuple[int, int], Array] = {}
         still = dict.fromkeys(block.episodes, True)
         found: list[Float[Array, "3 T"]] = []
-        for batch in self._batches(block.episodes):
-            vectors = embed_frames(self.model.encoder, batch.seen, self.batch_size)
+        views = self.job.cameras
+        for batch, vectors in self._embedded(block.episodes):
             start = 0
             for episode, view, count in batch.owners:
                 own = slice(start, start + count)
                 start += count
-                frames = batch.seen[FRAMES][own]
+                frames = batch.frames[own]
                 first = firsts.setdefault((episode, view), frames[0].copy())
                 still[episode] = still[episode] and never_change(frames, first)
                 embedded.setdefault((episode, view), []).append(vectors[own])
-                length, last = self.store.episodes[episode].length, len(self.job.cameras) - 1
+                length, last = self.store.episodes[episode].length, len(views) - 1
                 if view == last and sum(map(len, embedded[episode, view])) == length:
                     keys = [(episode, number) for number in range(last + 1)]
                     for key in keys:
@@ -161,35 +144,21 @@ class Labeller:
         np.save(content, np.concatenate(found, axis=1).astype(np.float32))
         return content.getvalue()
 
+    def _embedded(self, episodes: Sequence[int]) -> Iterator[tuple[FrameBatch, Float[Array, "N D"]]]:
+        encoder = self.model.encoder
+        batches = frame_batches(
+            self.store, episodes, self.job.cameras, self.batch_size, with_state=reads_state(encoder)
+        )
+        with in_precision(self.job.device, self.job.precision):  # around all batches, which share the converted weights
+            for batch in batches:
+                seen = {"frames": batch.frames} | ({} if batch.state is None else {STATE: batch.state})
+                yield batch, embed_frames(encoder, seen, self.batch_size)
+
     def _rows(self, episode: int, views: Sequence[Float[Array, "T D"]], still: bool) -> Float[Array, "3 T"]:
         embedded = np.stack(views, axis=1)
         reward = self.model.score(self.calibration.form, embedded, self.targets[episode : episode + 1])[0]
         novelty = late_fusion(self.calibration.novelty_of)(embedded)
         return np.stack([reward, novelty, np.full_like(reward, not still)])
-
-    def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
-        """Decode episodes, each view in one pass, and yield batches; all images of a batch have the same size."""
-        parts: list[dict[str, Array]] = []
-        owners: list[tuple[int, int, int]] = []
-        for episode in episodes:
-            state = states_of(self.store, episode) if reads_state(self.model.encoder) else None
-            for view, camera in enumerate(self.job.cameras):
-                start, length = 0, self.store.episodes[episode].length
-                while start < length:
-                    room = self.batch_size - sum(count for *_, count in owners)
-                    steps = np.arange(start, min(length, start + room))
-                    frames = self.store.frames(episode, steps, camera)
-                    if parts and frames.shape[1:] != parts[0][FRAMES].shape[1:]:
-                        yield _Batch.of(parts, owners)
-                        parts, owners = [], []
-                    parts.append({FRAMES: frames} | ({} if state is None else {STATE: state[steps]}))
-                    owners.append((episode, view, len(frames)))
-                    start += len(frames)
-                    if sum(count for *_, count in owners) >= self.batch_size:
-                        yield _Batch.of(parts, owners)
-                        parts, owners = [], []
-        if parts:
-            yield _Batch.of(parts, owners)
 
     def columns(self, episodes: Sequence[Float[Array, "3 T"]]) -> dict[str, Array]:
         """Return the columns of the table from the rows of each episode."""
@@ -225,13 +194,14 @@ class FunctionLabeller:
     """A model of others and a data set; arguments as for `Labeller`.
 
     Raises:
-        BadInputError: If the model's values are not progress, or a goal replaces the instructions.
+        BadInputError: If the model's values are not progress, or a goal or a precision is given.
     """
 
     targets = None
 
     def __init__(self, job: Labelling, store: EpisodeStore) -> None:
         require(job.goal is None, "--goal", "a goal for a model of others", "instructions", "leave it out")
+        require(job.precision == "no", "--precision", job.precision, "no, for a model of others", "leave it out")
         self.job, self.store = job, store
         self.reward = open_function(job.model, device=job.device, foreign=job.foreign)
         hint = "LeRobot's say so (reward_output); a function does by its attribute: function.progress = True"
