@@ -252,7 +252,7 @@ def _in_threads(files: BlockFiles, work: Work, blocks: Sequence[Block], cores: i
         finally:
             finished.put(None)
 
-    with _one_torch_thread(), ThreadPoolExecutor(threads) as pool:
+    with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(run) for _ in range(threads)]
         try:
             for _ in running:
@@ -265,7 +265,7 @@ def _in_threads(files: BlockFiles, work: Work, blocks: Sequence[Block], cores: i
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """Let torch compute with one thread, since the number of threads may change the last bits of a sum."""
     before = _torch_threads()
     _set_torch_threads(1)

@@ -14,7 +14,7 @@ from torch import Tensor
 import counterpoint
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore
+from counterpoint.data.store import MemoryStore, states_of
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import embed_store

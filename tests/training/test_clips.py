@@ -106,6 +106,28 @@ def test_judges_learn_from_the_other_videos_and_the_model_from_all(
         torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
 
 
+@pytest.mark.slow  # starts two processes
+def test_judges_of_other_processes_are_equal_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    data, overrides = write_videos(tmp_path / "data", count=6), SMALL | {"data.folds": 3}
+    rows = [f"videos/{number}.mp4,task {number % 2}" for number in range(6)]
+    (data / "manifest.csv").write_text("\n".join(["video,instruction", *rows]) + "\n")
+    runs = [
+        train("decisionnce_p-videos", data, tmp_path / str(count), overrides=overrides, processes=count)
+        for count in (1, 2)
+    ]
+    assert "Training 3 judges in 2 processes, beside the model itself" in capfd.readouterr().out
+    files = [{path.relative_to(run.folder) for path in run.folder.rglob("*.safetensors")} for run in runs]
+    assert files[0] == files[1]
+    assert len({name for name in files[0] if name.parts[0] == "judges" and "model" in name.parts}) == 3
+    for name in files[0]:
+        one, two = (load_file(run.folder / name) for run in runs)
+        for key, value in one.items():
+            torch.testing.assert_close(two[key], value, rtol=0, atol=0)
+
+
 def test_one_judge_is_trained_where_all_would_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

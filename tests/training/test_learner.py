@@ -52,7 +52,7 @@ def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
     trained = learner(clip_norm=1e-3)
     batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
     steps: list[float] = []
-    trained.optimizer.optimizer.register_step_pre_hook(
+    trained.optimizer.register_step_pre_hook(
         lambda *_: steps.append(
             math.sqrt(sum(float((p.grad**2).sum()) for p in trained.objective.parameters() if p.grad is not None))
         )

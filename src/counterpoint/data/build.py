@@ -120,7 +120,7 @@ def build(
 
         pool = stack.enter_context(ThreadPoolExecutor(count))
         try:
-            for episode in _in_order(pool, [e for e in range(len(lengths)) if e not in journal.done], write, 2 * count):
+            for episode in in_order(pool, [e for e in range(len(lengths)) if e not in journal.done], write, 2 * count):
                 journal.add(episode)
                 if bar is not None:
                     bar.advance(int(lengths[episode]) * views)
@@ -243,7 +243,7 @@ class _Journal:
         return hashlib.sha256(b"".join(file.digests(episode, computed=computed) for file in self._files)).hexdigest()
 
 
-def _in_order(
+def in_order(
     pool: ThreadPoolExecutor, episodes: Iterable[int], work: Callable[[int], None], ahead: int
 ) -> Iterator[int]:
     """Yield the episodes in order, each after its `work` has returned; up to `ahead` episodes are submitted at once."""

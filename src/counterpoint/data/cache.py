@@ -23,6 +23,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from safetensors.numpy import load_file, save
 
-from counterpoint.data.build import DIGEST, LAYOUT, STORE, build, digest_starts
+from counterpoint.data.build import DIGEST, LAYOUT, STORE, build, digest_starts, in_order
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread
@@ -106,6 +107,7 @@ def featured(
     digest: str,
     camera: str | None = None,
     root: str | Path | None = None,
+    threads: int = 1,
 ) -> CachedStore:
     """Open a training store with the features of `store`; compute them first if they are missing or damaged.
 
@@ -117,6 +119,7 @@ def featured(
         digest: Digest of all settings and weights on which the values of `embed` depend.
         camera: The camera; the store's first by default.
         root: Folder of all training stores; `cache_root()` by default.
+        threads: Number of episodes that are decoded and embedded at the same time.
 
     Returns:
         A store with the source's vectors and `features` [T, A, E], without frames.
@@ -135,10 +138,14 @@ def featured(
         missing = [episode for episode in range(len(store.episodes)) if _part(episode) not in whole]
         total = int(store.lengths.sum())
         done = total - int(store.lengths[missing].sum())
-        with ProgressBar("Computing features", total, "frames", done=done) as bar:
-            for episode in missing:
-                rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
-                write_part(parts, _part(episode), save({"features": np.concatenate(rows).astype(np.float32)}))
+
+        def compute(episode: int) -> None:
+            rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
+            write_part(parts, _part(episode), save({"features": np.concatenate(rows).astype(np.float32)}))
+
+        bar = ProgressBar("Computing features", total, "frames", done=done)
+        with bar, ThreadPoolExecutor(threads) as pool:
+            for episode in in_order(pool, missing, compute, 2 * threads):
                 bar.advance(store.episodes[episode].length)
         build(_WithParts(store, parts), building, key=key, size=0, fit="square", cameras=(), progress=False)
 

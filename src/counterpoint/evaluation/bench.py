@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from counterpoint.data.draws import StartGoal, sample_rng
-from counterpoint.data.store import Cameras, EpisodeStore, camera_names
+from counterpoint.data.store import Cameras, EpisodeStore, camera_names, states_of
 from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.definitions import REWARD

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from counterpoint.data.segments import SegmentStore, mean_shares, whole_episodes
-from counterpoint.data.store import Cameras, EpisodeStore, camera_names
+from counterpoint.data.store import Cameras, EpisodeStore, camera_names, states_of
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.metrics import matched
 from counterpoint.progress import ProgressBar

@@ -135,9 +135,12 @@ class ObjectiveLearner:
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
+            fused=not self._memory.shard,
         )
         model = self.objective if self._memory.shard else accelerator.prepare_model(self.objective)
-        self.model, self.optimizer = model, accelerator.prepare_optimizer(optimizer)
+        # accelerate's optimiser adds fp16's scaler, and looks for packages on the disk at every step.
+        self.model = model
+        self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare_optimizer(optimizer)
         self._devices = [accelerator.device] if accelerator.device.type == "cuda" else []
         self._gathers = objective.across_ranks and accelerator.num_processes > 1
         self._stream = f"networks of rank {accelerator.process_index}"

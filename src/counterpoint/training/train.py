@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
+import torch
 from torch import nn
 from tyro.conf import Positional, arg
 
+from counterpoint.blocks import one_torch_thread
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.card import write_results
 from counterpoint.encoders.hub import push as upload_model
 from counterpoint.errors import BadInputError, require_extras
 from counterpoint.files import read_object
-from counterpoint.parameter_types import Device, Environment, PythonOnly, Repository, Typed
-from counterpoint.progress import duration
+from counterpoint.parameter_types import Device, Environment, Number, PythonOnly, Repository, Typed
+from counterpoint.progress import ProgressBar, duration
 from counterpoint.repositories import check_upload
-from counterpoint.training.distributed import accelerator_of, meet
+from counterpoint.training.distributed import accelerator_of, meet, world_size
 from counterpoint.training.loop import fit
 from counterpoint.training.plan import Data, Given, Recipe
-from counterpoint.training.recipe import load_recipe
+from counterpoint.training.recipe import load_recipe, recipe_of
 from counterpoint.training.run import NOTE, Run
+from counterpoint.workers import worker_pool
 
 
 def train(
@@ -37,6 +44,7 @@ def train(
     start_from: Annotated[str | Path | None, Typed(Annotated[str | None, arg(metavar="RUN")])] = None,
     on_eval: PythonOnly[Callable[[int, Mapping[str, nn.Module]], Mapping[str, float] | None] | None] = None,
     device: Device = None,
+    processes: Annotated[int | None, Typed(Number, None)] = 1,
     push: Repository = None,
 ) -> Run:
     """Train a recipe: an encoder, a policy or an agent. Repeating the same call continues an interrupted run.
@@ -61,6 +69,8 @@ def train(
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
         on_eval: Called with the steps done and the trained modules, every `eval_every` steps and after the last step.
         device: cpu, cuda or cuda:N; by default a GPU if the machine has one.
+        processes: Number of processes that train the judges of a recipe with `data.folds`, on a CPU. The command line's
+            default is one per core. A script that gives more than 1 needs `if __name__ == "__main__":`.
         push: Upload the trained model, with its card, to this repository of the Hub. A run that is continued may have
             another, or none.
 
@@ -86,8 +96,7 @@ def train(
     loop = plan.loop or settings.loop
     require_extras(dict.fromkeys(loop.trackers, "track"))
     with Run.open(out, settings, plan.identity, loop=loop, facts=facts, main=main) as run:
-        _train_judges(settings.judges(given), run, data, start_from=start_from, device=device)
-        job = plan.build(run)
+        job = plan.build(run)  # prepares the data, which the judges share
         run.record(**job.facts)
 
         def evaluate(step: int) -> dict[str, float]:
@@ -100,16 +109,22 @@ def train(
         def keep(step: int, scores: Mapping[str, float]) -> None:
             run.keep_best(step, scores.get("action_error", scores["loss"]), job.save)
 
+        cpu = accelerator.device.type == "cpu" and world_size() == 1 and not given.is_open
+        count = 1 if not cpu else torch.get_num_threads() if processes is None else processes
+        judges = settings.judges(given)
+        judging = _judging(judges, run, data, count, {"start_from": start_from, "device": device})
         try:
-            fit(
-                job.learner,
-                job.source,
-                run,
-                validation=job.validation,
-                seen=job.seen,
-                on_eval=evaluate,
-                on_validation=keep,
-            )
+            # Recipes with judges train small heads on features; a step of a head is too small for several threads.
+            with one_torch_thread() if judges else nullcontext(), judging:
+                fit(
+                    job.learner,
+                    job.source,
+                    run,
+                    validation=job.validation,
+                    seen=job.seen,
+                    on_eval=evaluate,
+                    on_validation=keep,
+                )
         finally:
             job.source.close()
         job.save(run.model)
@@ -125,20 +140,54 @@ def train(
     return run
 
 
-def _train_judges(judges: Sequence[Recipe], run: Run, data: Data | Sequence[Data] | None, **others: Any) -> None:
-    """Train the judge of each part of the data; judges that are already trained are left as they are."""
+@contextmanager
+def _judging(
+    judges: Sequence[Recipe], run: Run, data: Any, processes: int, options: Mapping[str, Any]
+) -> Iterator[None]:
+    """Train the judge of each part of the data before the model, or in other processes while the model is trained.
+
+    Judges that are already trained are left as they are.
+    """
+    left = [number for number, judge in enumerate(judges) if not _is_trained(run.judge(number), judge)]
+    if left and processes > 1:
+        count = min(processes, len(left))
+        print(f"Training {len(left)} judges in {count} processes, beside the model itself", flush=True)
+        with worker_pool(count, _enter) as pool:
+            calls = [
+                pool.submit(_train_judge, judges[number].model_dump(mode="json"), data, run.judge(number), options)
+                for number in left
+            ]
+            yield
+            _finish(calls)
+        return
     seconds: list[float] = []
-    for number, judge in enumerate(judges):
-        folder = run.judge(number)
-        if not _is_trained(folder, judge):
-            left = (len(judges) + 1 - number) * seconds[-1] if seconds else 0.0
-            if run.main:
-                said = f"; about {duration(left)} left" if left else ""
-                print(f"Training judge {number + 1} of {len(judges)}; the model itself comes last{said}", flush=True)
-            started = time.monotonic()
-            train(judge, data, folder, **others)
-            seconds.append(time.monotonic() - started)
+    for place, number in enumerate(left):
+        if run.main:
+            said = f"; about {duration((len(left) + 1 - place) * seconds[-1])} left" if seconds else ""
+            print(f"Training judge {number + 1} of {len(judges)}; the model itself comes last{said}", flush=True)
+        started = time.monotonic()
+        train(judges[number], data, run.judge(number), **options)
+        seconds.append(time.monotonic() - started)
         meet(f"judge {number}")
+    yield
+
+
+def _finish(calls: Sequence[Future[None]]) -> None:
+    """Wait for the judges that are still in training."""
+    with ProgressBar("Judges", len(calls), "judges") as bar:
+        for call in as_completed(calls):
+            call.result()
+            bar.advance(1)
+
+
+def _enter() -> None:
+    """Set up a process that trains judges: it computes with one thread, and prints nothing."""
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+
+
+def _train_judge(judge: Mapping[str, Any], data: Any, folder: Path, options: Mapping[str, Any]) -> None:
+    train(recipe_of(judge, str(folder)), data, folder, **options)
 
 
 def _is_trained(folder: Path, recipe: Recipe) -> bool:
