@@ -158,6 +158,18 @@ def test_rows_of_one_large_group_and_of_many_read_alike(root: Path) -> None:
             np.testing.assert_array_equal(store.frames(number, np.array([2, 4]), "wrist"), frames)
 
 
+def test_many_episodes_open_no_more_files_than_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    plain = tables.opened
+    monkeypatch.setattr(tables, "opened", lambda path: opened.append(Path(path).name) or plain(path))  # type: ignore[func-returns-value]
+    counts = []
+    for count in (2, 12):
+        LeRobotStore(write_v30(tmp_path / str(count), [episode(number, 3) for number in range(count)]))
+        counts.append(len(opened))
+        opened.clear()
+    assert counts[0] == counts[1]
+
+
 def test_metadata_in_several_files(root: Path) -> None:
     table = pq.read_table(root / META)
     (root / "meta/episodes/chunk-001").mkdir()
