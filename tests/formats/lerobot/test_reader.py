@@ -18,7 +18,7 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
-from counterpoint.formats.lerobot import tables
+from counterpoint.formats.lerobot import reader, tables
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_column, as_png, read_table
 from counterpoint.formats.lru import LRUCache
@@ -168,6 +168,19 @@ def test_many_episodes_open_no_more_files_than_few(tmp_path: Path, monkeypatch: 
         counts.append(len(opened))
         opened.clear()
     assert counts[0] == counts[1]
+
+
+def test_a_row_group_is_read_once_for_all_vectors(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, ...]] = []
+    plain = tables._group
+    monkeypatch.setattr(tables, "_group", lambda key, group, names: read.append(names) or plain(key, group, names))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(reader, "_vectors", LRUCache[Array](limit=0))
+    store = LeRobotStore(pristine)
+    read.clear()
+    for values in (store.actions, store.state, store.timestamps):
+        values(0)
+    assert len(read) == 3
+    assert len(set(read)) == 1
 
 
 def test_metadata_in_several_files(root: Path) -> None:
