@@ -15,7 +15,8 @@ are the split `train`, the rest is `val`. Every command runs in a fresh process:
 
 Seconds and memory are those of the whole process, with start and imports. Memory is the peak resident memory of the
 process or of its largest child. The growth between the two largest sizes is log(ratio of the seconds) / log(ratio of
-the sizes), and the same for memory: 1 is linear, as the index of episodes grows; 0 does not grow.
+the sizes), and the same for processor seconds of all processes and threads, which are valid on a busy machine too, and
+for memory: 1 is linear, as the index of episodes grows; 0 does not grow.
 """
 
 from __future__ import annotations
@@ -99,9 +100,10 @@ def make_source(root: Path) -> None:
         frames = np.full((FRAMES, SIDE, SIDE, 3), np.random.default_rng(task).integers(64, 192, 3), np.uint8)
         for step in range(FRAMES):
             frames[step, 4 : 4 + SIDE // 4, 6 * step : 6 * step + 8] = 255
-        vectors = chance.normal(size=(2, FRAMES, 4)).astype(np.float32)
-        times, success = np.arange(FRAMES) / FPS, bool(chance.random() < 0.9)
-        writer.add_episode(Episode({"front": frames}, f"move object {task}", times, *vectors, success=success))
+        actions, state = chance.normal(size=(2, FRAMES, 4)).astype(np.float32)
+        success = bool(chance.random() < 0.9)
+        times, text = np.arange(FRAMES) / FPS, f"move object {task}"
+        writer.add_episode(Episode({"front": frames}, text, times, actions, state, success))
     writer.finalize(None)
 
 
@@ -140,12 +142,29 @@ def growth(sizes: list[int], values: list[float]) -> str:
     return f"{math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2]):.2f}"
 
 
+def tables(found: dict[str, dict[int, Measured]], sizes: list[int], opening: int) -> dict[str, Any]:
+    """Return the table of all commands and sizes, and the table of opening."""
+    head = ["command", *(f"{size:,} episodes" for size in sizes)]
+    head += ["growth of time", "growth of processor time", "growth of memory"]
+    rows: list[list[str]] = []
+    for command, by_size in found.items():
+        each = [by_size[size] for size in sizes]
+        cells = [f"{one['s']:.1f} s, {one['mb']:,.0f} MB" for one in each]
+        rates = [growth(sizes, [one[key] for one in each]) for key in ("s", "processor_s", "mb")]
+        rows.append([command, *cells, *rates])
+    made: dict[str, Any] = {"growth": {"head": head, "rows": rows}}
+    if opened := found.get("open", {}).get(opening):
+        head = ["episodes opened", "s", "MB", "aim"]
+        row = [f"{opening:,}", f"{opened['s']:.1f}", f"{opened['mb']:,.0f}", f"{AIM_S} s, {AIM_MB} MB"]
+        made["opening"] = {"head": head, "rows": [row]}
+    return made
+
+
 def main() -> None:
     """Measure every size and command, and write the result file."""
     options = parser(1)
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of episodes")
     options.add_argument("--opening", type=int, default=OPENING, help="number of episodes that are only opened")
-    options.add_argument("--commands", nargs="+", help="some of the commands")
     options.add_argument("--folder", type=Path, help="where to make the data; a temporary folder by default")
     options.add_argument("--make", nargs=2, help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -160,26 +179,14 @@ def main() -> None:
             # Made by another process: a child's peak would count the memory of this one, from which it is forked.
             subprocess.run([sys.executable, __file__, "--make", str(data), str(size)], check=True)
             for command, line in commands(data, folder).items():
-                wanted = command == "open" if size not in sizes else command in (given.commands or [command])
-                if not wanted:
+                if size not in sizes and command != "open":
                     continue
                 rounds = 1 if command == "train" else given.rounds  # a run that was trained is not trained again
                 each = [measured(_again(line, turn), folder / "log.txt") for turn in range(rounds)]
                 found.setdefault(command, {})[size] = {key: min(one[key] for one in each) for key in each[0]}
                 print(size, command, found[command][size], file=sys.stderr, flush=True)
-    head = ["command", *(f"{size:,}" for size in sizes), "growth of time", "growth of memory"]
-    rows: list[list[Any]] = []
-    for command, by_size in found.items():
-        each = [by_size[size] for size in sizes]
-        cells = [f"{one['s']:.1f} s, {one['mb']:,.0f} MB" for one in each]
-        rows.append([command, *cells, *(growth(sizes, [one[key] for one in each]) for key in ("s", "mb"))])
-    tables: dict[str, Any] = {"growth": {"head": head, "rows": rows}}
-    if opened := found.get("open", {}).get(given.opening):
-        head = ["episodes opened", "s", "MB", "aim"]
-        row = [f"{given.opening:,}", f"{opened['s']:.1f}", f"{opened['mb']:,.0f}", f"{AIM_S} s, {AIM_MB} MB"]
-        tables["opening"] = {"head": head, "rows": [row]}
     about = {"sizes": sizes, "n": given.rounds, "load_at_end": os.getloadavg(), "measured": found}
-    write("growth", {**about, "tables": tables}, given.out)
+    write("growth", {**about, "tables": tables(found, sizes, given.opening)}, given.out)
 
 
 def _again(line: list[str], turn: int) -> list[str]:

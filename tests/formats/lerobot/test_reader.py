@@ -18,6 +18,7 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
+from counterpoint.formats import remote
 from counterpoint.formats.lerobot import reader, tables
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_column, as_png, read_table
@@ -160,7 +161,7 @@ def test_rows_of_one_large_group_and_of_many_read_alike(root: Path) -> None:
 
 def test_many_episodes_open_no_more_files_than_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    plain = tables.opened
+    plain = remote.opened
     monkeypatch.setattr(tables, "opened", lambda path: opened.append(Path(path).name) or plain(path))  # type: ignore[func-returns-value]
     counts = []
     for count in (2, 12):
