@@ -142,7 +142,7 @@ class BlockFiles:
             BadInputError: If a file is missing or damaged, or belongs to no block.
         """
         whole, wanted = mend(self.root), {self.path(block): self.name(block) for block in self.blocks}
-        found = {path for path in self.folder.iterdir() if wanted.get(path) in {None, *whole}}
+        found = {path for path in self.folder.iterdir() if path not in wanted or wanted[path] in whole}
         odd = min(found ^ wanted.keys(), default=self.folder)
         hint = "move files that are not ours, and run the same command again"
         where, expected = "no whole file" if odd in wanted else "another file", f"the files of {len(wanted)} blocks"

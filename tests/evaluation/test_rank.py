@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import shlex
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Episode
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rank import Seen, edit_command, longest_stall, rank, scores_of, signs_of
+from counterpoint.evaluation.rank import Seen, edit_command, longest_stall, look, rank, scores_of, signs_of
 from counterpoint.formats import open_dataset
 from counterpoint.formats.lerobot.writer import LeRobotWriter
+from counterpoint.rewards.sources import Curves, Frames, FunctionReward, Prediction
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.hub_here import hub_cache
 from tests.rewards.labelling import save_model
@@ -122,6 +125,45 @@ def test_a_score_is_the_mean_share_of_episodes_that_look_better() -> None:
     signs = {"end": np.array([0.9, 0.1, 0.9]), "fall": np.array([0.0, 0.5, np.nan])}
     # end: the second is worse than both others (2/3, and ties with itself, 1/6); fall: the third is unknown.
     np.testing.assert_allclose(scores_of(signs), [(1 / 3 + 1 / 6) / 2, (5 / 6 + 1 / 2) / 2, (1 / 3 + 1 / 2) / 2])
+
+
+def test_scores_are_those_of_all_pairs_of_episodes() -> None:
+    values = np.random.default_rng(0).integers(0, 9, 200) / 8  # with ties
+    values[::7] = np.nan
+    better = (values[None] > values[:, None]).mean(axis=1) + (values[None] == values[:, None]).mean(axis=1) / 2
+    np.testing.assert_array_equal(scores_of({"end": values}), np.where(np.isnan(values), 0.5, better))
+
+
+def test_scores_take_memory_for_every_episode_and_not_for_every_pair() -> None:
+    values = np.random.default_rng(0).random(2000)
+    tracemalloc.start()
+    scores_of({"end": values})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100 * values.nbytes  # a byte for every pair would be 250 times
+
+
+def test_rivals_are_other_instructions() -> None:
+    asked: list[list[str]] = []
+
+    class Asked(FunctionReward):
+        def predict(self, frames: Frames, instruction: str) -> Prediction:
+            asked[-1].append(instruction)
+            return Prediction(RAMP)
+
+        def watch(self, frames: Frames, shared: dict[Any, Any]) -> Curves:
+            asked.append([])
+            return super().watch(frames, shared)
+
+    texts = [f"task {number}" for number in range(5)]
+    episodes = [Episode({"front": np.zeros((20, 4, 4, 3), np.uint8)}, text, np.arange(20) / 10) for text in texts]
+    store = MemoryStore(episodes)
+    look(Asked(channel, "asked"), store, ("front",), rivals=4)
+    assert asked == [[text, *(other for other in texts if other != text)] for text in texts]
+    asked.clear()
+    look(Asked(channel, "asked"), store, ("front",), rivals=2)
+    assert [own[0] for own in asked] == texts
+    assert all(len(set(own)) == 3 for own in asked)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -15,14 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import numpy as np
 
-from counterpoint.data.episode import Array
+from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, resize, resized_shape
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.errors import require
@@ -56,7 +57,7 @@ class _Kind:
 
     @property
     def step_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape))
+        return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def rows(self) -> int:
@@ -266,7 +267,8 @@ def _complete(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind], abo
         name: {"dtype": kind.dtype.str, "shape": [steps, *kind.shape], "rows": kind.rows}
         for name, kind in kinds.items()
     }
-    infos = [asdict(info) for info in store.episodes]
-    text = json.dumps({"layout": LAYOUT, **about, "arrays": arrays, "episodes": infos}, indent=1).encode()
+    facts = [field.name for field in fields(EpisodeInfo)]
+    infos = [{fact: getattr(info, fact) for fact in facts} for info in store.episodes]
+    text = json.dumps({"layout": LAYOUT, **about, "arrays": arrays, "episodes": infos}).encode()
     write_atomically(folder / STORE, text)
     seal(folder, [STORE, *(f"{name}.digests" for name in kinds)])

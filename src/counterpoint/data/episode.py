@@ -32,8 +32,12 @@ def task_of(segments: Sequence[Segment]) -> str:
 
 def visible(text: str) -> str:
     """Return a text without the spaces, of any kind, and the characters of zero width around it."""
-    shown = [at for at, letter in enumerate(text) if unicodedata.category(letter) not in _UNSEEN]
-    return text[shown[0] : shown[-1] + 1] if shown else ""
+    first, end = 0, len(text)
+    while first < end and unicodedata.category(text[first]) in _UNSEEN:
+        first += 1
+    while first < end and unicodedata.category(text[end - 1]) in _UNSEEN:
+        end -= 1
+    return text[first:end]
 
 
 def says_nothing(instruction: str) -> bool:

@@ -201,7 +201,7 @@ def _appoint_judges(
     found: list[tuple[EncoderReward, Mapping[str, Any]]] = []
     if reward.run is None:
         return found
-    for number, part in enumerate(config["judged"]):
+    for number, part in enumerate(map(set, config["judged"])):
         episodes = [at for at, episode in enumerate(judged) if episode in part]
         if episodes:
             folder = reward.run / "judges" / str(number)
@@ -438,7 +438,7 @@ def scene_rewards(
 
         one = classifier()
         assert one is not None
-        for part in config.get("judged", ()) if judged else ():
+        for part in map(set, config.get("judged", ()) if judged else ()):
             judge = classifier(part)
             one.judges |= {n: judge for n, episode in enumerate(judged) if episode in part and judge is not None}
         found[one.name] = [one]

@@ -168,14 +168,15 @@ def look(
 ) -> list[Seen]:
     """Return every episode as a reward sees it; the arguments are those of `rank`."""
     texts = list(dict.fromkeys(info.instruction for info in store.episodes))
-    found = []
+    places, found = {text: place for place, text in enumerate(texts)}, []
     with ProgressBar("Ranking", len(store.episodes), "episodes", shorten="--max-frames") as bar:
         for number, info in enumerate(store.episodes):
             steps = spread(info.length, max_frames)
             frames = observed(reward, store, number, steps, views)
-            others = [text for text in texts if text != info.instruction]
-            chosen = sorted(sample_rng(seed, number, "rivals").permutation(len(others))[:rivals].tolist())
-            found.append(see(reward, frames, {}, len(steps), [info.instruction, *(others[at] for at in chosen)]))
+            own, chance = places[info.instruction], sample_rng(seed, number, "rivals")
+            chosen = sorted(chance.permutation(len(texts) - 1)[:rivals].tolist())  # places among the other texts
+            others = [texts[at + (at >= own)] for at in chosen]
+            found.append(see(reward, frames, {}, len(steps), [info.instruction, *others]))
             bar.advance()
     return found
 
@@ -240,7 +241,9 @@ def scores_of(signs: Mapping[str, Float[Array, " E"]]) -> Float[Array, " E"]:
     each = []
     for name, values in signs.items():
         bad = WORSE[name] * values
-        better = (bad[None] < bad[:, None]).mean(axis=1) + (bad[None] == bad[:, None]).mean(axis=1) / 2
+        in_order = np.sort(bad)
+        less, upto = (np.searchsorted(in_order, bad, side=side) for side in ("left", "right"))
+        better = less / len(bad) + (upto - less) / len(bad) / 2
         each.append(np.where(np.isfinite(values), better, 0.5))
     return np.asarray(np.mean(each, axis=0))
 

@@ -314,8 +314,8 @@ def open_clips(
         parts = _folds(train, kept, config) if config.folds else ()
         expected = f"0 to {len(parts) - 1}" if parts else "none: the data are not divided into parts"
         require(config.fold < len(parts), "data.fold", config.fold, expected, "set data.folds, or leave data.fold out")
-        out = parts[config.fold]
-        kept, held_out = [e for e in kept if e not in set(out)], SubsetStore(train, out)
+        out, left = parts[config.fold], set(kept).difference(parts[config.fold])
+        kept, held_out = [e for e in kept if e in left], SubsetStore(train, out)
     elif held_out is None and config.holdout:
         split = hold_out([train.episodes[e].instruction for e in kept], config.holdout, config.holdout_seed)
         kept, chosen = ([kept[e] for e in part] for part in split)

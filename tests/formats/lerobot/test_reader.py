@@ -18,7 +18,8 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
-from counterpoint.formats.lerobot import tables
+from counterpoint.formats import remote
+from counterpoint.formats.lerobot import reader, tables
 from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.tables import as_column, as_png, read_table
 from counterpoint.formats.lru import LRUCache
@@ -156,6 +157,31 @@ def test_rows_of_one_large_group_and_of_many_read_alike(root: Path) -> None:
         for number, (actions, frames) in enumerate(expected):
             np.testing.assert_array_equal(store.actions(number), actions)
             np.testing.assert_array_equal(store.frames(number, np.array([2, 4]), "wrist"), frames)
+
+
+def test_many_episodes_open_no_more_files_than_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    plain = remote.opened
+    monkeypatch.setattr(tables, "opened", lambda path: opened.append(Path(path).name) or plain(path))  # type: ignore[func-returns-value]
+    counts = []
+    for count in (2, 12):
+        LeRobotStore(write_v30(tmp_path / str(count), [episode(number, 3) for number in range(count)]))
+        counts.append(len(opened))
+        opened.clear()
+    assert counts[0] == counts[1]
+
+
+def test_a_row_group_is_read_once_for_all_vectors(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, ...]] = []
+    plain = tables._group
+    monkeypatch.setattr(tables, "_group", lambda key, group, names: read.append(names) or plain(key, group, names))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(reader, "_vectors", LRUCache[Array](limit=0))
+    store = LeRobotStore(pristine)
+    read.clear()
+    for values in (store.actions, store.state, store.timestamps):
+        values(0)
+    assert len(read) == 3
+    assert len(set(read)) == 1
 
 
 def test_metadata_in_several_files(root: Path) -> None:

@@ -82,6 +82,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
     known = [episode.success for episode in store.episodes if episode.success is not None]
     seconds = sum(episode.length / episode.fps for episode in store.episodes)
     sizes = {camera: sizes_in_words(store.sizes(camera)) for camera in store.cameras}
+    counts = Counter(episode.instruction for episode in store.episodes)
     facts = {
         "format": recognise(path).title,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
@@ -92,7 +93,7 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
         "splits": ", ".join(f"{name} {text}" for name, text in splits_in_words(path, store, dialect).items()) or "none",
-        "instructions": _wording(Counter(episode.instruction for episode in store.episodes)),
+        "instructions": _wording(counts),
         "success": f"{np.mean(known):.0%} of {_recording(len(known), len(lengths))}" if known else "not recorded",
     }
     if isinstance(store, Reader):
@@ -105,13 +106,14 @@ def _describe(path: str | Path, dialect: str | None, check_alignment: bool) -> N
         more = ", ".join(f"{name} {column.dtype}" for name, column in further_columns(store).items())
         facts |= {"further columns": more} if more else {}
         facts |= {"left out": ", ".join(left_out)} if (left_out := unread_parts(store)) else {}
-    scripts = Counter(script for episode in store.episodes for script in other_scripts(episode.instruction))
+    scripts = Counter[str]()
+    for text, count in counts.items():
+        scripts.update(dict.fromkeys(other_scripts(text), count))
     if scripts:
         named = ", ".join(f"{script} in {count}" for script, count in scripts.most_common())
         facts["other scripts"] = f"{named} of {len(lengths)} instructions; the default text encoders know English"
     facts |= {"alignment": str(alignment_of(store))} if check_alignment else {}
     texts = Table("instruction", "episodes")
-    counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
         texts.add_row(Text(text if text else "(none)"), str(count))
     if len(counts) > _SHOWN:

@@ -222,7 +222,7 @@ class LeRobotStore(Reader):
         return max(moves)
 
     def _clock(self, at: EpisodeLocation) -> Array:
-        stored: Array = self._checked(at)["timestamp"][:, 0].astype(np.float64)
+        stored: Array = self._checked(at, "timestamp")["timestamp"][:, 0].astype(np.float64)
         return stored
 
     def vectors(self, episode: int, name: str) -> Array | None:
@@ -273,9 +273,11 @@ class LeRobotStore(Reader):
     def _checked(self, at: EpisodeLocation, *wanted: str) -> dict[str, Array]:
         """Return columns of an episode, after checking that the rows belong to the episode."""
         known = [key for source in ("actions", "state") for key in self._roles.get(source, ())]
-        names = list(dict.fromkeys([*wanted, *known]))
-        table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)
-        columns = {name: as_matrix(at.data, table, name) for name in table.column_names}
+        places = "frame_index", "episode_index"
+        # The same columns in the same order, whichever of them are wanted, so that a row group is read and kept once.
+        names = list(dict.fromkeys([*known, "timestamp", *places, *wanted]))
+        table = self._rows(at, names, 0, at.length)
+        columns = {name: as_matrix(at.data, table, name) for name in (*wanted, *places)}
         own, found = (columns["episode_index"] == at.number).all(), f"other rows where episode {at.number} should be"
         require(own, at.data, found, f"{at.length} rows from row {at.row}", HINT)
         counted = columns["frame_index"][:, 0] == np.arange(at.length)

@@ -66,7 +66,8 @@ def read_words(root: Path, info: Info, locations: Sequence[EpisodeLocation], *, 
             tasks = parts.get(layout.TASK, ())
             error = _contradiction(at, tasks)
             wrong += [error] if error else []
-            finer = _spoken(at, info, spoken.get(at.row)) or parts.get(layout.SUBTASK, ())
+            finer = _spoken(at, info, spoken.get(at.row)) if spoken else ()
+            finer = finer or parts.get(layout.SUBTASK, ())
             finer = finer or _within(at, annotated.get(at.number, ()))
             found[at.number] = _words(at, tasks, finer)
     if wrong:
