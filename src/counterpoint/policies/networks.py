@@ -204,7 +204,7 @@ class _Convolution(nn.Conv1d):
     """A convolution over the window's steps, which are the rows of a matrix product on a CPU without gradients.
 
     In PyTorch's own convolution on a CPU they are the columns. With as few steps as the U-Net's inner levels have, that
-    product takes three to six times as long.
+    product is slow.
     """
 
     def forward(self, x: Float[Tensor, "n inputs K"]) -> Float[Tensor, "n outputs k"]:
