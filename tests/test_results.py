@@ -55,6 +55,7 @@ def test_figures_are_plotted_from_the_result_files(tmp_path: Path) -> None:
 
 @pytest.mark.release
 def test_the_benchmark_of_acting_names_methods_that_exist(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "benchmarks" / "policy_latency.py"), "--small", "--rounds", "1"]
+    script = [sys.executable, str(ROOT / "benchmarks" / "policy_latency.py"), "--rounds", "1", "--ticks", "9"]
+    script += ["--recipe", "diff_c-robosuite-small"]
     subprocess.run([*script, "--out", str(tmp_path / "latency.json")], check=True, timeout=300)
     assert json.loads((tmp_path / "latency.json").read_text())["tables"]

@@ -11,10 +11,17 @@ import torch
 
 from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.encoders.calibration import RewardForm
-from counterpoint.envs.kitchen.dynamics import KitchenDynamics
+from counterpoint.envs.kitchen.dynamics import KitchenDynamics, render_pool
 from counterpoint.envs.kitchen.env import TASKS, KitchenEnv
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.plan import PlanConfig, distance_reward, language_reward, opening_actions, plan
+from counterpoint.evaluation.plan import (
+    WITHOUT_MODEL,
+    PlanConfig,
+    distance_reward,
+    language_reward,
+    opening_actions,
+    plan,
+)
 from counterpoint.evaluation.rollout import with_interval
 from counterpoint.objectives.r3m import LanguageReward as R3MReward
 from counterpoint.rewards.model import RewardModel
@@ -71,6 +78,23 @@ def test_plans_end_where_the_environment_does(reached: int) -> None:
 
 
 @pytest.mark.slow
+def test_processes_render_the_same_bits_in_any_order() -> None:
+    """In two scenes, which differ in the kitchen's position, and with a batch that the processes share unevenly."""
+    env = KitchenEnv("micro_open", cameras=["right"], size=32)
+    scenes = []
+    with render_pool(env, 2) as renderers:
+        for seed in range(2):
+            env.reset(seed=seed)
+            one, several = KitchenDynamics(env), KitchenDynamics(env, renderers=renderers)
+            states = one.roll(plans(9, 2))[:, -1]
+            expected = one.images(states)
+            np.testing.assert_array_equal(several.images(states), expected)
+            np.testing.assert_array_equal(several.images(states[::-1]), expected[::-1])
+            scenes.append(expected)
+    assert (scenes[0] != scenes[1]).any()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["potential", "language"])
 def test_the_sum_of_step_rewards_is_that_of_the_plan_s_end(form: RewardForm) -> None:
     """DecisionNCE's rewards of steps are S(o_n+1, l) - S(o_n, l), R3M's R(o_0, o_n+1, l) - R(o_0, o_n, l)."""
@@ -104,6 +128,10 @@ def test_an_episode_is_planned_and_written(
         assert f"plan.json: progress {progress}, success {success}, " in (said := capsys.readouterr()).out
         assert "Planning: 165/165 simulated actions, " in said.err
         assert said.err.rstrip().endswith(", episode 1")
+        if reward not in WITHOUT_MODEL:
+            (tmp_path / "plan.json").unlink()
+            again = plan(config.model_copy(update={"workers": 2}), tmp_path / "plan.json")["episodes"][0]
+            assert again == found["episodes"][0] | {"seconds": again["seconds"]}
         if reward != "constant":
             (tmp_path / "plan.json").unlink()
             continue  # what follows is alike for all

@@ -72,6 +72,23 @@ def test_a_chunk_is_what_would_be_executed() -> None:
     assert planning.looks([0, 1]) == [True, True]
 
 
+def test_a_plan_reads_the_observations_that_were_passed_on() -> None:
+    frames, state = sights(3, 2)
+    every, passed, skipped = policy(), policy(), policy()
+    for made in (every, passed, skipped):
+        made.reset([0, 1], seeds=[3, 4])
+        made.predict_action_chunk(observed(frames[0], state[0]))
+    every.predict_action_chunk(observed(frames[1], state[1]))
+    passed.observe(observed(frames[1], state[1]))
+    for made in (passed, skipped):  # as many plans as `every`, whose noise is numbered
+        for row in range(2):
+            made._episodes[row].next_generator()
+    newest = observed(frames[2], state[2])
+    expected = every.predict_action_chunk(newest)
+    np.testing.assert_array_equal(passed.predict_action_chunk(newest), expected)
+    assert not np.allclose(skipped.predict_action_chunk(newest), expected)
+
+
 def blind() -> ObservationEncoder:
     return ObservationEncoder(ObservationConfig(kind="none", cameras=0, stack=1))
 

@@ -82,11 +82,14 @@ def test_shapes_of_the_paper() -> None:
     assert bottleneck.shape == (3, 2048, 4)
 
 
+@pytest.mark.parametrize("learns", [True, False])
 @pytest.mark.parametrize("widths", [(8, 16), (8, 12, 16)])
-def test_one_number_at_a_time(widths: tuple[int, ...]) -> None:
+def test_one_number_at_a_time(widths: tuple[int, ...], learns: bool) -> None:
+    """With and without gradients, for which convolutions are computed in two ways."""
     made = small(down_dims=widths)
     noisy, steps, condition = inputs()
-    output, bottleneck = made(noisy, made.conditioning(steps, condition))
+    with torch.set_grad_enabled(learns):
+        output, bottleneck = made(noisy, made.conditioning(steps, condition))
     weights = {name: value.detach() for name, value in made.state_dict().items()}
     for row in range(len(noisy)):
         wanted, inner = reference.unet(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -25,7 +26,7 @@ from counterpoint.data.episode import Array
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.hub import is_foreign
 from counterpoint.encoders.weights import digest_of
-from counterpoint.envs.kitchen.dynamics import KitchenDynamics
+from counterpoint.envs.kitchen.dynamics import KitchenDynamics, render_pool
 from counterpoint.envs.kitchen.env import KitchenEnv
 from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, require, suggestion
@@ -63,6 +64,8 @@ class PlanConfig(FrozenConfig):
         episodes: Number of episodes, each in a different scene.
         seed: Random seed of scenes and plans.
         threads: Number of threads that simulate.
+        workers: Number of processes that render the images at the ends of plans; 1 renders in this process. Results do
+            not depend on threads and workers; both help up to the number of cores.
     """
 
     env: Positional[Annotated[str, arg(metavar="kitchen/TASK@CAMERA")]] = "kitchen/micro_open@left"
@@ -78,6 +81,7 @@ class PlanConfig(FrozenConfig):
     episodes: int = free(10, ge=1)
     seed: int = Field(default=0, ge=0)
     threads: int = free(1, ge=1)
+    workers: int = free(1, ge=1)
 
 
 Reward = Callable[[Array], Array]
@@ -149,11 +153,13 @@ def plan(config: PlanConfig, out: Path, *, device: Computes = "cpu", foreign: Fo
     opening = opening_actions(env, config)
     each = _planned(config, env.horizon, len(opening))
     total, done = config.episodes * each, len(episodes) * each
-    with ProgressBar("Planning", total, "simulated actions", done=done, shorten="--episodes") as bar:
+    bar = ProgressBar("Planning", total, "simulated actions", done=done, shorten="--episodes")
+    with bar, render_pool(env, config.workers) as renderers:
         for number in range(len(episodes), config.episodes):
             seed, note = episode_seed(config.seed, 3, number), f"episode {number + 1}"
             tell = partial(bar.advance, note=note)
-            episodes.append({"seed": seed, **plan_episode(env, config, make_reward, seed, opening, tell)})
+            episode = plan_episode(env, config, make_reward, seed, opening, tell, renderers)
+            episodes.append({"seed": seed, **episode})
             result = {"identity": identity, **_result(episodes), "provenance": provenance()}
             write_atomically(out, json.dumps(result, indent=1) + "\n")
     found = _result(episodes)
@@ -231,10 +237,12 @@ def plan_episode(
     seed: int,
     opening: Array,
     tell: Callable[[int], None] = lambda _: None,
+    renderers: ProcessPoolExecutor | None = None,
 ) -> dict[str, Any]:
     """Plan one episode that begins with its opening actions, float64 [h, A].
 
-    `tell` is called after each round with its number of simulated actions.
+    `tell` is called after each round with its number of simulated actions. `renderers` are the processes of
+    `render_pool`; by default this process renders.
 
     Returns:
         A dictionary. The joint's progress, at most 1: `progress` at the end, `best` at its maximum, `opened` after the
@@ -243,7 +251,7 @@ def plan_episode(
     """
     env.look = False
     env.reset(seed=seed)
-    dynamics = KitchenDynamics(env, threads=config.threads)
+    dynamics = KitchenDynamics(env, threads=config.threads, renderers=renderers)
     reward, began, planned, success = make_reward(env, dynamics), time.perf_counter(), 0, False
     reached: list[float] = []
 

@@ -251,10 +251,19 @@ class EncodedPolicy(nn.Module, SavedModel):
     @torch.no_grad()
     def predict_action_chunk(self, observation: Observation) -> Any:
         """Return all planned actions, starting at this observation's step: [K, A], or [n, K, A] for n robots."""
+        self.observe(observation)
         batch, single, like = _batched(observation)
+        return _as_given(self._plans(list(range(_count(batch)))), single, like)
+
+    def observe(self, observation: Observation) -> None:
+        """Store an observation of one robot or of n robots without planning.
+
+        A plan reads the newest `history` observations, which were one control step apart in training. If
+        `predict_action_chunk` is not called at every step, pass the observations of the steps before it to this method.
+        """
+        batch, _, _ = _batched(observation)
         rows = self._begin(range(_count(batch)))
         self._see(batch, rows, [True] * len(rows))
-        return _as_given(self._plans(rows), single, like)
 
     def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         """Return the configuration and the weights."""

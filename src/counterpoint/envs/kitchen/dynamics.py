@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.kitchen.env import STEPS, KitchenEnv, control
+from counterpoint.workers import worker_pool
+
+_AT_ONCE = 4  # states that a worker process gets at a time: few enough to share 64 among many processes
 
 
 class KitchenDynamics:
@@ -19,12 +25,13 @@ class KitchenDynamics:
     Args:
         env: The task.
         threads: Number of threads that simulate; 1 uses the calling thread.
+        renderers: Processes that render, from `render_pool`; `None` renders in the calling process.
     """
 
-    def __init__(self, env: KitchenEnv, *, threads: int = 1) -> None:
+    def __init__(self, env: KitchenEnv, *, threads: int = 1, renderers: ProcessPoolExecutor | None = None) -> None:
         from mujoco import rollout
 
-        self._env, mujoco = env, env.mujoco
+        self._env, self._renderers, mujoco = env, renderers, env.mujoco
         self._kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
         self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # the threads end when this is freed
         self._data = [mujoco.MjData(env.model) for _ in range(threads)]
@@ -61,9 +68,18 @@ class KitchenDynamics:
         return np.array([self._env.gap(self._posed(state)) for state in states])
 
     def images(self, states: Array) -> Array:
-        """Return the first camera's image of states [B, N]: uint8 [B, S, S, 3]."""
-        env = self._env
-        return np.stack([env.renderer.render(env.cameras[0], self._posed(state)) for state in states])
+        """Return the first camera's image of states [B, N]: uint8 [B, S, S, 3].
+
+        Raises:
+            BadInputError: If a process that renders died.
+        """
+        if self._renderers is None:
+            return np.stack([self._image(state) for state in states])
+        render = partial(_render, self._env.model.body_pos.copy())
+        return np.stack(list(self._renderers.map(render, states, chunksize=_AT_ONCE)))
+
+    def _image(self, state: Array) -> Array:
+        return self._env.renderer.render(self._env.cameras[0], self._posed(state))
 
     def _posed(self, state: Array) -> Any:
         env = self._env
@@ -71,3 +87,34 @@ class KitchenDynamics:
         env.mujoco.mj_kinematics(env.model, self._seen)
         env.mujoco.mj_camlight(env.model, self._seen)
         return self._seen
+
+
+def render_pool(env: KitchenEnv, workers: int) -> AbstractContextManager[ProcessPoolExecutor | None]:
+    """Return processes that render for `KitchenDynamics`; nothing for one worker.
+
+    The processes start at the first image and end with the context. Each has its own simulator and graphics context.
+    Images are the same bits as those of one process.
+
+    Args:
+        env: The task, whose first camera is rendered.
+        workers: Number of processes. More processes than cores do not help, since Mesa's software renderer uses one
+            core in each process.
+    """
+    if workers == 1:
+        return nullcontext()
+    return worker_pool(workers, _enter, env.task, env.cameras[0], env.size)
+
+
+_entered: list[KitchenDynamics] = []
+"""This worker process's simulation, set by `_enter`."""
+
+
+def _enter(task: str, camera: str, size: int) -> None:
+    _entered.append(KitchenDynamics(KitchenEnv(task, cameras=[camera], size=size)))
+
+
+def _render(places: Array, state: Array) -> Array:
+    """Return the image of a state; the places of the model's bodies are the only part of a model that scenes change."""
+    dynamics = _entered[0]
+    dynamics._env.model.body_pos[:] = places
+    return dynamics._image(state)
