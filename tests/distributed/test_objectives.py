@@ -56,7 +56,7 @@ def _update(name: str, rank: int = 0, world: int = 1, **memory: Any) -> dict[str
         kept = {key: p.grad for key, p in trained.objective.named_parameters() if p.grad is not None}
         found.update({f"gradient/{key}": value.clone() for key, value in whole(kept).items()})
 
-    handle = trained.optimizer.optimizer.register_step_pre_hook(note)
+    handle = trained.optimizer.register_step_pre_hook(note)
     metrics = trained.update(batches[3], 0)
     handle.remove()
     found |= {f"metric/{key}": torch.tensor(value) for key, value in metrics.items()}

@@ -65,7 +65,7 @@ def stepped(objective: Objective, batch: Batch, **settings: Any) -> tuple[dict[s
     def note(*_: Any) -> None:
         found.update({key: p.grad.clone() for key, p in trained.objective.named_parameters() if p.grad is not None})
 
-    trained.optimizer.optimizer.register_step_pre_hook(note)
+    trained.optimizer.register_step_pre_hook(note)
     return found, trained.update(batch, 0)
 
 
