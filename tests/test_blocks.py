@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 from counterpoint import blocks, progress
-from counterpoint.blocks import Block, BlockFiles, Engine, Work, blocks_of, work_through
+from counterpoint.blocks import Block, BlockFiles, Engine, Opener, Work, blocks_of, work_through
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.folder import write_part
+from tests.ray_nodes import two_nodes
 
 LENGTHS = np.full(40, 100)
 """Forty episodes, fourteen blocks."""
@@ -148,10 +150,29 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         Engine("ray").check()
 
 
+def test_without_a_cluster_ray_means_processes_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def in_processes(files: BlockFiles, opener: Opener, workers: int, todo: Sequence[Block]) -> Iterator[int]:
+        asked.append(workers)
+        return blocks._in_threads(files, opener(), todo, 1)
+
+    monkeypatch.setattr(blocks, "_in_processes", in_processes)
+    monkeypatch.setattr(blocks, "_cores", lambda: 2)
+    files = files_in(tmp_path / "here")
+    work_through(files, content, open_plain, Engine("ray"), title="Working")
+    assert asked == [2]
+    assert not files.left()
+
+
 @pytest.mark.release
 def test_ray_hands_on_bad_input_and_names_blocks_that_kill(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")
-    engine = Engine("ray", workers=2)
+    with two_nodes() as address:
+        check_on_ray(Engine("ray", workers=2, address=address), tmp_path)
+
+
+def check_on_ray(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="data: found a damaged file"):
         work_through(files_in(tmp_path / "damaged"), content, open_damaged, engine, title="Working")
     # Ray would end this process if one of them went on.

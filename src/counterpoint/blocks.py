@@ -1,4 +1,4 @@
-"""Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
+"""Work through a corpus in blocks of episodes: in threads and processes of this machine, or on a cluster by Ray Data.
 
 Which episodes are in a block depends only on the data. A worker computes a block's content with one torch thread, and
 writes it as one file of a locked folder (see `counterpoint.folder`). So a block has the same bytes wherever it is
@@ -155,11 +155,11 @@ class Engine:
 
     Attributes:
         name: Executor: `single` uses processes of this machine with several threads each, `ray` uses workers of Ray
-            Data (needs the extra `ray`).
-        workers: Number of processes, which share the processor's cores; by default one process, or with Ray one per
+            Data on a cluster (needs the extra `ray`).
+        workers: Number of processes, which share the processor's cores; by default one process, or with `ray` one per
             core.
-        address: Address of Ray's cluster, HOST:PORT or auto; by default this call starts a cluster on this machine and
-            stops it at the end.
+        address: Address of Ray's cluster, HOST:PORT or auto; without one, `ray` uses processes of this machine too,
+            which are faster there than Ray.
     """
 
     name: Annotated[Literal["single", "ray"], arg(name="engine")] = "single"
@@ -216,10 +216,11 @@ def work_through(
     left, total = (sum(block.frames for block in blocks) for blocks in (todo, files.blocks))
     files.folder.mkdir(parents=True, exist_ok=True)
     files.clean()
-    workers = min(engine.workers or 1, len(todo))
+    on_cluster = engine.address is not None and len(todo) > 0
+    workers = min(engine.workers or (_cores() if engine.name == "ray" else 1), len(todo))
     shorten = "--device cuda" if device == "cpu" and _has_gpu() else ""
     with ProgressBar(title, total, "frames", done=total - left, shorten=shorten) as bar:
-        if engine.name == "ray" and todo:
+        if on_cluster:
             finished = _on_ray(files, opener, engine, todo, device)
         elif workers > 1:
             finished = _in_processes(files, opener, workers, todo)
@@ -322,10 +323,13 @@ class RayWorker:
     Args:
         files: All blocks.
         opener: Opens model and data.
+        folder: The caller's working folder, to which relative paths belong.
     """
 
-    def __init__(self, files: BlockFiles, opener: Opener) -> None:
+    def __init__(self, files: BlockFiles, opener: Opener, folder: Path) -> None:
         _set_torch_threads(1)
+        with suppress(FileNotFoundError):  # a machine without the folder gets absolute paths
+            os.chdir(folder)
         self.files, self.opener = files, opener
         self.work: Work | None = None
 
@@ -350,7 +354,7 @@ class RayWorker:
 
 def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[Block], device: str) -> Iterator[int]:
     data = import_extra("ray.data", "ray")
-    with ray_cluster(engine.address, min(engine.workers or _cores(), len(blocks))) as ray:
+    with ray_cluster(engine.address, len(blocks)) as ray:
         resources = ray.cluster_resources()
         gpus = 1 if device.startswith("cuda") else 0
         has = int(resources.get("GPU", 0)) if gpus else int(resources.get("CPU", 0))
@@ -363,7 +367,7 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
         rows = [{"number": block.number} for block in blocks]
         corpus = data.from_items(rows, override_num_blocks=min(len(rows), TASKS)).map(
             RayWorker,
-            fn_constructor_args=(files, opener),
+            fn_constructor_args=(files, opener, Path.cwd()),
             # The pool grows when the cluster grows.
             compute=data.ActorPoolStrategy(min_size=min(most, has), max_size=most, max_tasks_in_flight_per_actor=1),
             num_cpus=1,

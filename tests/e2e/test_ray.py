@@ -1,4 +1,4 @@
-"""Corpora on Ray: the bytes of one process, a worker that is killed, and a call that is killed."""
+"""Corpora on a Ray cluster of two nodes: the bytes of one process, a killed worker, and a killed call."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.formats.made import write_videos
+from tests.ray_nodes import two_nodes
 from tests.rewards.labelling import save_model
 
 pytest.importorskip("ray", reason="needs the extra `ray`")
 pytestmark = pytest.mark.release
 EPISODES, FRAMES, BLOCKS = 200, 60, 40
-RAY = ("--engine", "ray", "--workers", "2")
+
+
+@pytest.fixture
+def on_ray() -> Iterator[tuple[str, ...]]:
+    """The options for a cluster of two nodes with one processor each, on this machine."""
+    with two_nodes() as address:
+        yield "--engine", "ray", "--workers", "2", "--address", address
 
 
 @pytest.fixture
@@ -43,20 +52,13 @@ def run(folder: Path, command: str, out: str, *words: str) -> str:
     return said
 
 
-def below(root: int) -> dict[int, str]:
-    """Process -> name, of all processes that a process started."""
-    parents, names = {}, {}
+def workers() -> dict[int, int]:
+    """Process -> parent, which is its node, of all workers of Ray Data on this machine."""
+    found = {}
     for entry in Path("/proc").iterdir():
-        try:
-            about = (entry / "stat").read_text() if entry.name.isdigit() else ""
-            name = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace") if about else ""
-        except OSError:  # it has ended
-            continue
-        if about:
-            parents[int(entry.name)], names[int(entry.name)] = int(about.rpartition(")")[2].split()[1]), name
-    found: dict[int, str] = {}
-    while more := {child for child, parent in parents.items() if parent in {root, *found} and child not in found}:
-        found |= {child: names[child] for child in more}
+        with suppress(OSError):  # it has ended
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::MapWorker"):
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     return found
 
 
@@ -74,28 +76,27 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "blocks").iterdir())}
 
 
-def test_embeddings_survive_a_killed_worker_and_a_killed_call(folder: Path) -> None:
+def test_embeddings_survive_a_killed_worker_and_a_killed_call(folder: Path, on_ray: tuple[str, ...]) -> None:
     run(folder, "embed", "one")
     expected = contents(folder / "one")
     assert len(expected) == BLOCKS
-    worker = start(folder, "embed", "two", *RAY)
+    worker = start(folder, "embed", "two", *on_ray)
     wait_for(worker, folder / "two", 2)
-    at_work = [number for number, name in below(worker.pid).items() if name.startswith("ray::MapWorker")]
-    assert at_work
-    os.kill(at_work[0], signal.SIGKILL)
+    at_work = workers()
+    assert len(at_work) == len(set(at_work.values())) == 2  # one on each node
+    os.kill(min(at_work), signal.SIGKILL)
     assert len(blocks_in(folder / "two")) < BLOCKS
     said, _ = worker.communicate()
     assert worker.returncode == 0, said
     assert contents(folder / "two") == expected
 
-    call = start(folder, "embed", "three", *RAY)
+    call = start(folder, "embed", "three", *on_ray)
     wait_for(call, folder / "three", 2)
-    started = below(call.pid)
     call.send_signal(signal.SIGKILL)
     call.communicate()
     assert 0 < len(blocks_in(folder / "three")) < BLOCKS
-    deadline = time.monotonic() + 60  # Ray ends with the call that started it
-    while any(Path(f"/proc/{number}/cmdline").exists() for number in started) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60  # the cluster ends the workers of a call that has died
+    while workers() and time.monotonic() < deadline:
         time.sleep(0.1)
     done = {path: path.stat().st_mtime_ns for path in blocks_in(folder / "three")}
     run(folder, "embed", "three")
@@ -103,9 +104,9 @@ def test_embeddings_survive_a_killed_worker_and_a_killed_call(folder: Path) -> N
     assert all(path.stat().st_mtime_ns == then for path, then in done.items())
 
 
-def test_labels_are_those_of_one_process(folder: Path) -> None:
+def test_labels_are_those_of_one_process(folder: Path, on_ray: tuple[str, ...]) -> None:
     run(folder, "label", "one.parquet")
-    run(folder, "label", "two.parquet", *RAY)
+    run(folder, "label", "two.parquet", *on_ray)
     one, two = (pq.read_table(folder / name) for name in ("one.parquet", "two.parquet"))
     assert len(one) == EPISODES * FRAMES
     assert one.equals(two)
