@@ -6,9 +6,10 @@ A LeRobot data set of H.264 videos is made (episodes of 120 frames, 128 x 128). 
 whole data set in a fresh process:
 
 - 1 process: the default, with one thread per core.
-- 2 processes; Ray, 2 workers: each computes with one thread.
+- 2, 4 and 8 processes: they share the cores; on two cores each computes with one thread.
+- Ray, 2 workers: a cluster of two nodes with one processor each, which runs on this machine and was started before.
 
-`whole` is timed from the call to the finished folder, including the start of processes and of Ray's cluster. `steady`
+`whole` is timed from the call to the finished folder, including the start of processes. `steady`
 is timed from the second finished block to the last one; this is the rate on a large corpus. The files of all engines
 are compared byte by byte. Processor seconds, which are valid on a busy machine too, are given only for one process: the
 caller cannot count those of Ray's workers, which are not its children. Encoders are those of `labelling.py`, with
@@ -18,6 +19,7 @@ random weights.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -36,7 +38,7 @@ from labelling import ENCODERS, in_fresh_process
 from measuring import parser, write
 
 FRAMES, SIZE, FPS = 120, 128, 10
-ENGINES = {"1 process": Engine(), "2 processes": Engine(workers=2), "Ray, 2 workers": Engine("ray", workers=2)}
+PROCESSES = (1, 2, 4, 8)
 
 
 def make_data(folder: Path, episodes: int) -> None:
@@ -75,22 +77,27 @@ def main() -> None:
     options.add_argument("--episodes", type=int, default=100)
     chosen = options.parse_args()
     rounds: list[dict[str, Measured]] = []
-    with tempfile.TemporaryDirectory() as place:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.ray_nodes import two_nodes
+
+    engines = {f"{n} process{'es' * (n > 1)}": Engine(workers=n) for n in PROCESSES}
+    with tempfile.TemporaryDirectory() as place, two_nodes() as address:
+        engines["Ray, 2 workers"] = Engine("ray", workers=2, address=address)
         folder = Path(place)
         make_data(folder / "data", chosen.episodes)
         torch.manual_seed(0)
         DualEncoder(ENCODERS[chosen.encoder]).save_pretrained(folder / "model")
         for number in range(chosen.rounds):
-            outs = {name: folder / f"{number}-{place}" for place, name in enumerate(ENGINES)}
+            outs = {name: folder / f"{number}-{place}" for place, name in enumerate(engines)}
             rounds.append(
                 {
                     name: in_fresh_process(embedded, folder / "data", folder / "model", outs[name], engine)
-                    for name, engine in ENGINES.items()
+                    for name, engine in engines.items()
                 }
             )
             contents = [[path.read_bytes() for path in sorted((out / "blocks").iterdir())] for out in outs.values()]
             assert all(one == contents[0] for one in contents), "engines wrote different bytes"
-    rows = [[chosen.encoder, name, *shown(rounds, name)] for name in ENGINES]
+    rows = [[chosen.encoder, name, *shown(rounds, name)] for name in engines]
     head = ["encoder", "engine", "whole, frames a second", "steady, frames a second", "steady, speed / 1 process's"]
     first = [one["1 process"] for one in rounds]
     found = {

@@ -1,16 +1,22 @@
 """Frames per second of `counterpoint label`, compared with inference of one frame at a time, on one machine in one run.
 
-    python benchmarks/labelling.py --data DATA [--encoder convnet] [--rounds 3] [--out FILE]
+    python benchmarks/labelling.py --data DATA [--encoder convnet] [--model RUN] [--rounds 3] [--out FILE]
 
 Every round measures, one after the other and each in a fresh process, the time to compute the rewards of all frames,
 after the data set was opened and the model loaded:
 
-- decoding alone: only decoding, in one thread; this is an upper bound of the frames per processor second.
+- decoding alone: only decoding, in one thread, and in one thread per core.
+- network alone: preprocessing and the network on frames in memory, in one thread per core.
 - one by one: frames are decoded in order and encoded one at a time, in one thread (two threads wait for each other, and
   are far slower on a busy machine); the rewards of an episode are computed at its end. This case and decoding run on
   `--some` episodes, because their time per frame does not depend on the number of episodes.
 - label: the command `label` on `--episodes` (all by default), with torch's default number of threads, in one process
   (the default) and in two. The start of the two processes is included.
+
+"bf16" computes convolutions and matrix products in bfloat16; it is compared with one by one in bfloat16. The share of
+the bound is the speed of `label` divided by the speed at which a frame is decoded and embedded if the cores did nothing
+else (1 / (1 / decoding + 1 / network), both on all cores). With `--model`, labels of a trained run's own data are
+computed in both precisions, and the largest difference of progress is given.
 
 Encoders have random weights, on which speed does not depend. `convnet` is the demo's encoder (64 px), `efficientnet` is
 EfficientNet-Lite0 at 224 px. Rates are given per second of wall-clock time and per second of processor time of all
@@ -25,24 +31,29 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 from collection import Measured, measured
 from counterpoint.blocks import BlockFiles, Engine, Work, blocks_of, work_through
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, frame_batches
 from counterpoint.data.store_views import SubsetStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.embed import Precision, in_precision
+from counterpoint.encoders.features import frames_at_once
 from counterpoint.formats import open_dataset
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.embedding import embed_frames
+from counterpoint.rewards.label import label
 from counterpoint.rewards.labeller import Labeller, Labelling
 from measuring import parser, write
 
@@ -66,13 +77,41 @@ def some_of(store: EpisodeStore, episodes: int) -> Sequence[int]:
     return range(len(store.episodes))[:: max(1, len(store.episodes) // episodes)]
 
 
-def decoding(data: Path, model: Path, episodes: int) -> Measured:
+def decoding(data: Path, model: Path, episodes: int, threads: int = 1) -> Measured:
     store = open_dataset(data)
-    lengths = {number: store.episodes[number].length for number in some_of(store, episodes)}
-    return measured(lambda: sum(len(store.frames(at, np.arange(length))) for at, length in lengths.items()))
+    numbers = some_of(store, episodes)
+
+    def one(number: int) -> int:
+        return len(store.frames(number, np.arange(store.episodes[number].length)))
+
+    def run() -> int:
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(pool.map(one, numbers))
+
+    return measured(run)
 
 
-def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
+def network(data: Path, model: Path, episodes: int, precision: Precision) -> Measured:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    encoder: Any = RewardModel.from_pretrained(model).encoder
+    store = open_dataset(data)
+    count, numbers = frames_at_once(encoder), some_of(store, episodes)
+    batches = [batch.frames for batch in frame_batches(store, numbers, store.cameras[:1], count)]
+
+    def share(number: int) -> int:
+        own = batches[number::threads]
+        with in_precision("cpu", precision):
+            return sum(len(embed_frames(encoder, frames, count)) for frames in own)
+
+    def run() -> int:
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(pool.map(share, range(threads)))
+
+    return measured(run)
+
+
+def one_by_one(data: Path, model: Path, episodes: int, precision: Precision = "no") -> Measured:
     torch.set_num_threads(1)
     rewards, store = RewardModel.from_pretrained(model), open_dataset(data)
     form = rewards.check_calibration().form
@@ -82,7 +121,7 @@ def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
         frames = 0
         for number in some_of(store, episodes):
             parts, info = [], store.episodes[number]
-            with torch.no_grad():
+            with torch.no_grad(), in_precision("cpu", precision):
                 text = rewards.encoder.encode_text([info.instruction]).double().numpy()
                 for step in range(info.length):
                     frame = torch.from_numpy(store.frames(number, np.array([step])))
@@ -94,11 +133,11 @@ def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
     return measured(run)
 
 
-def labelled(data: Path, model: Path, episodes: int, processes: int) -> Measured:
+def labelled(data: Path, model: Path, episodes: int, processes: int, precision: Precision = "no") -> Measured:
     store = open_dataset(data)
     chosen = SubsetStore(store, some_of(store, episodes))
     texts = tuple(info.instruction for info in chosen.episodes)
-    job = Labelling(data, str(model), store.cameras[:1], texts, None, "cpu")
+    job = Labelling(data, str(model), store.cameras[:1], texts, None, "cpu", precision=precision)
     labeller = Labeller(job, chosen)
     with tempfile.TemporaryDirectory() as folder:
         files = BlockFiles(Path(folder), ".npy", blocks_of(chosen.lengths))
@@ -112,9 +151,19 @@ def opened(job: Labelling, targets: Any, episodes: int) -> Work:
     return Labeller(job, SubsetStore(store, some_of(store, episodes)), targets).work
 
 
-def in_fresh_process(function: Callable[..., Measured], *arguments: object) -> Measured:
+def moved(data: Path, model: Path) -> float:
+    """Return by how much bfloat16 moves the progress of a frame at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{precision}.parquet" for precision in ("no", "bf16")]
+        for file in files:
+            label(data, model=model, out=file, precision=file.stem, anyway=True)  # type: ignore[arg-type]
+        one, two = (pq.read_table(file)["progress_sparse"].to_numpy() for file in files)
+    return float(np.abs(one - two).max())
+
+
+def in_fresh_process(function: Callable[..., Measured], *arguments: object, **options: object) -> Measured:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+        return pool.submit(function, *arguments, **options).result()
 
 
 def main() -> None:
@@ -123,52 +172,52 @@ def main() -> None:
     options.add_argument("--encoder", choices=list(ENCODERS), default="convnet")
     options.add_argument("--episodes", type=int, default=10**6)
     options.add_argument("--some", type=int, default=20)
+    options.add_argument("--model", type=Path, help="a run that was trained on the data")
     chosen = options.parse_args()
     rounds: list[dict[str, Measured]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         make_model(chosen.data, chosen.encoder, model)
         for _ in range(chosen.rounds):
-            one = {
-                "decoding alone": in_fresh_process(decoding, chosen.data, model, chosen.some),
-                "one by one": in_fresh_process(one_by_one, chosen.data, model, chosen.some),
-            }
-            one |= {
-                f"label, {n} process{'es' * (n > 1)}": in_fresh_process(
-                    labelled, chosen.data, model, chosen.episodes, n
-                )
-                for n in (1, 2)
-            }
-            rounds.append(one)
-    parts: dict[str, dict[str, list[float]]] = {}
+            run, cores = partial(in_fresh_process, data=chosen.data, model=model), torch.get_num_threads()
+            some = {"episodes": chosen.some}
+            rounds.append(
+                {
+                    "decoding alone, 1 thread": run(decoding, **some),
+                    "decoding alone": run(decoding, **some, threads=cores),
+                    "network alone": run(network, **some, precision="no"),
+                    "network alone, bf16": run(network, **some, precision="bf16"),
+                    "one by one": run(one_by_one, **some),
+                    "one by one, bf16": run(one_by_one, **some, precision="bf16"),
+                    "label": run(labelled, episodes=chosen.episodes, processes=1),
+                    "label, 2 processes": run(labelled, episodes=chosen.episodes, processes=2),
+                    "label, bf16": run(labelled, episodes=chosen.episodes, processes=1, precision="bf16"),
+                }
+            )
+    rows, speed = [], "frames_per_s"
     for part in rounds[0]:
-        values = {key: [one[part][key] for one in rounds] for key in ("frames_per_s", "frames_per_cpu_s")}
-        for key in tuple(values):
-            values[f"{key}_over_one_by_one"] = [one[part][key] / one["one by one"][key] for one in rounds]
-        parts[part] = {key: [round(f(v), 2) for f in (min, median, max)] for key, v in values.items()}
-    rows = [
-        [
-            chosen.encoder,
-            part,
-            *(f"{one[key][1]:.0f} ({one[key][0]:.0f} to {one[key][2]:.0f})" for key in ("frames_per_s",)),
-            f"{one['frames_per_s_over_one_by_one'][1]:.1f}x",
-            f"{one['frames_per_cpu_s_over_one_by_one'][1]:.1f}x",
-        ]
-        for part, one in parts.items()
-    ]
-    head = ["encoder", "path", "frames a second", "speed / one by one's", "speed per processor second / one by one's"]
+        half = ", bf16" * part.endswith("bf16")
+        rates = [one[part][speed] for one in rounds]
+        loops = [one[part][speed] / one[f"one by one{half}"][speed] for one in rounds]
+        alone = [[one["decoding alone"][speed], one[f"network alone{half}"][speed]] for one in rounds]
+        bounds = [rate * sum(1 / other for other in both) for rate, both in zip(rates, alone, strict=True)]
+        slower = [rate / min(both) for rate, both in zip(rates, alone, strict=True)]
+        shares = [f"{median(bounds):.0%}", f"{median(slower):.0%}"] if part.startswith("label") else ["", ""]
+        spread = f"{median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})"
+        rows.append([part, spread, f"{median(loops):.1f}x", *shares])
+    head = ["path", "frames a second", "speed / one by one's", "share of the bound", "speed / the slower part's alone"]
     found = {
         "encoder": chosen.encoder,
         "threads": torch.get_num_threads(),
-        "frames": rounds[0]["label, 1 process"]["frames"],
+        "frames": rounds[0]["label"]["frames"],
         "n": chosen.rounds,
-    }
-    found |= {"interval": "lowest, median, highest of the rounds", "load_at_end": os.getloadavg()}
-    found |= {
-        "summary": parts,
+        "interval": "lowest, median, highest of the rounds; ratios are medians of the ratios within a round",
+        "load_at_end": os.getloadavg(),
         "rounds": rounds,
         "tables": {f"labelling_{chosen.encoder}": {"head": head, "rows": rows}},
     }
+    if chosen.model is not None:
+        found["bf16_moves_progress_by_at_most"] = {"value": moved(chosen.data, chosen.model)}
     write(f"labelling_{chosen.encoder}", found, chosen.out)
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
@@ -101,6 +102,30 @@ def test_non_finite_loss_stops_and_leaves_parameters_alone(store: MemoryStore) -
     with pytest.raises(NonFiniteError, match="nan"):
         trained.update(batch, 0)
     assert torch.equal(before, toy(trained).first.weight)
+
+
+def test_a_gpu_skips_steps_that_are_not_finite_and_tells_when_the_state_is_saved(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = learner()
+    batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    check = trained._finite
+
+    def note(losses: dict[str, Tensor], step: int) -> None:  # as on a GPU, where a check is due at intervals
+        check.losses, check.total = losses, check.total + torch.stack(list(losses.values())).sum()
+
+    monkeypatch.setattr(trained, "_waits", False)
+    monkeypatch.setattr(check, "add", note)
+    handle = toy(trained).last.weight.register_hook(lambda grad: grad / 0)  # type: ignore[no-untyped-call]
+    before = [p.detach().clone() for p in trained.objective.parameters()]
+    assert isinstance(trained.update(batch, 0)["loss"], Tensor)
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.objective.parameters(), strict=True))
+    with pytest.raises(NonFiniteError, match=r"grad_norm/model = (inf|nan)"):
+        trained.state()
+    handle.remove()
+    trained.update(batch, 1)
+    assert not any(torch.equal(a, b) for a, b in zip(before, trained.objective.parameters(), strict=True))
+    assert trained.state()
 
 
 def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from counterpoint.agents.base import FiniteCheck
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_seed
 from counterpoint.errors import require
@@ -140,16 +141,23 @@ class ObjectiveLearner:
         model = self.objective if self._memory.shard else accelerator.prepare_model(self.objective)
         # accelerate's optimiser adds fp16's scaler, and looks for packages on the disk at every step.
         self.model = model
-        self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare_optimizer(optimizer)
+        self.optimizer: Any = optimizer if accelerator.scaler is None else accelerator.prepare_optimizer(optimizer)
         self._devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+        # On a GPU, reading a number waits for the device: the fused optimiser skips a step that is not finite.
+        self._waits = not self._devices or self._memory.shard or accelerator.scaler is not None
+        self._finite = FiniteCheck(type(objective).__name__)
         self._gathers = objective.across_ranks and accelerator.num_processes > 1
         self._stream = f"networks of rank {accelerator.process_index}"
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
+    def update(self, batch: Batch, step: int) -> dict[str, float | Tensor]:
         """Take one optimiser step over `config.accumulate` parts of the batch.
 
+        Returns:
+            Loss, metrics and gradient norms, which on a GPU are scalars on the device.
+
         Raises:
-            NonFiniteError: When the loss or a gradient is not finite; the parameters are then unchanged.
+            NonFiniteError: When the loss or a gradient is not finite; the parameters are then unchanged. On a GPU it is
+                raised within 100 updates, and whenever the state is saved; the steps in between are skipped.
         """
         with torch.random.fork_rng(devices=self._devices):
             # Until a GPU is used, torch.manual_seed would format a stack trace at every step.
@@ -173,7 +181,7 @@ class ObjectiveLearner:
         name = f"{self._stream}, chunk {chunk[0]}" if chunk else self._stream
         seeded(sample_seed(self._seed, step, name))
 
-    def _step(self, batch: Batch, step: int) -> dict[str, float]:
+    def _step(self, batch: Batch, step: int) -> dict[str, float | Tensor]:
         rate = learning_rate(self.config, step, self.total_steps)
         for group, share in zip(self.optimizer.param_groups, self._shares, strict=True):
             group["lr"] = rate * share
@@ -187,7 +195,14 @@ class ObjectiveLearner:
                 outputs.append(backward(part, 1 / len(parts)))
         if self._memory.chunk is not None and not self._memory.shard:
             average_gradients(self.objective.parameters())
-        metrics = _mean(outputs) | self._clip() | {"lr": rate}
+        means, norms = _mean(outputs), self._clip()
+        metrics: dict[str, float | Tensor] = {**means, **norms, "lr": rate}
+        if self._waits:
+            metrics = {name: float(value) for name, value in metrics.items()}
+        else:
+            checked = {"loss": means["loss"], **norms}
+            self.optimizer.found_inf = (~torch.stack(list(checked.values())).isfinite().all()).float()
+            self._finite.add(checked, step)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.objective.after_step()
@@ -245,7 +260,7 @@ class ObjectiveLearner:
         return (lambda features, batch: objective.loss(*gather(features, batch))) if self._gathers else objective.loss
 
     def _backpropagate(self, output: LossOutput, share: float) -> None:
-        if not bool(torch.isfinite(output.loss)):
+        if self._waits and not bool(torch.isfinite(output.loss)):
             self.optimizer.zero_grad()
             raise NonFiniteError(f"the loss is {output.loss.item()}")
         self.accelerator.backward(output.loss * share)
@@ -266,13 +281,18 @@ class ObjectiveLearner:
         objective = self._exported()
         objective.eval()
         with torch.no_grad(), self.accelerator.autocast():
-            return _mean([objective(self._move(batch), self._score(objective))])
+            means = _mean([objective(self._move(batch), self._score(objective))])
+        return {name: float(value) for name, value in means.items()}
 
     def state(self) -> dict[str, Any]:
         """Return parameters, optimiser, moving average and gradient scaler, in a form for any number of processes.
 
         With sharded parameters, all processes must call this method.
+
+        Raises:
+            NonFiniteError: On a GPU, if a loss or a gradient since the last check was not finite.
         """
+        self._finite.check()
         scaler = self.accelerator.scaler
         state: dict[str, Any] = whole(
             {
@@ -315,17 +335,17 @@ class ObjectiveLearner:
             return self.objective
         return cast(Objective, self._average.module)
 
-    def _clip(self) -> dict[str, float]:
+    def _clip(self) -> dict[str, Tensor]:
         self.accelerator.unscale_gradients(self.optimizer)
-        norms: dict[str, float] = {}
+        norms: dict[str, Tensor] = {}
         for name, group in self._groups.items():
             limit = self.config.clip_norm if self.config.clip_norm is not None else math.inf
             found = nn.utils.clip_grad_norm_(group, limit)
-            norm = float(whole(found) if self._memory.shard else found)
+            norm: Tensor = whole(found) if self._memory.shard else found
             # Under fp16 the scaler handles an overflow: it skips the step and lowers the scale.
-            if not math.isfinite(norm) and self.accelerator.scaler is None:
+            if self._waits and not bool(norm.isfinite()) and self.accelerator.scaler is None:
                 self.optimizer.zero_grad()
-                raise NonFiniteError(f"the gradient norm of {name} is {norm}")
+                raise NonFiniteError(f"the gradient norm of {name} is {norm.item()}")
             norms[f"grad_norm/{name}"] = norm
         return norms
 
@@ -377,7 +397,11 @@ def _along(gradients: Mapping[str, Tensor], features: Features, batch: Batch) ->
     return LossOutput(torch.stack(parts).sum())
 
 
-def _mean(outputs: list[LossOutput]) -> dict[str, float]:
-    losses = {"loss": sum(float(output.loss.detach()) for output in outputs) / len(outputs)}
-    names = outputs[0].metrics
-    return losses | {name: sum(float(output.metrics[name]) for output in outputs) / len(outputs) for name in names}
+def _mean(outputs: list[LossOutput]) -> dict[str, Tensor]:
+    """Return the mean of the parts' losses and metrics, in double precision, without waiting for a device."""
+    each = [{"loss": output.loss, **output.metrics} for output in outputs]
+
+    def mean(name: str) -> Tensor:
+        return torch.stack([torch.as_tensor(one[name]).detach().double() for one in each]).mean()
+
+    return {name: mean(name) for name in each[0]}
