@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from studies.harness import read_rows
-from studies.prose import unbacked
+from studies.prose import TABLE, unbacked
 from studies.tables import PAGES, ROOT, TABLES, fill, plot
 
 PROGRAMS = (
@@ -43,6 +45,45 @@ def test_a_result_file_names_its_source(path: Path) -> None:
     assert about["commit"]
     assert about["packages"]
     assert about["hardware"]["cpu"]
+
+
+MEASURING = import_module("benchmarks.measuring")
+
+
+@pytest.mark.parametrize("name", sorted(MEASURING.CODE))
+def test_no_speed_is_older_than_the_code_it_measures(name: str) -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    if found["provenance"]["python"].rpartition(".")[0] != platform.python_version().rpartition(".")[0]:
+        pytest.skip("digests of code differ between versions of Python")
+    assert found["code"] == MEASURING.code_of(name), (
+        f"repeat it on a machine with nothing else running: {found['command']}"
+    )
+
+
+def test_every_table_of_speeds_says_which_code_it_measures() -> None:
+    text = "".join((ROOT / "docs" / "results" / name).read_text() for name in ("speed.md", "planning.md"))
+    shown = {name.partition(": ")[0] for name, _ in TABLE.findall(text) if ": " in name}
+    assert shown >= {"losses", "planning", "labelling_convnet"}
+    assert shown - {"planning"} <= MEASURING.CODE.keys()
+
+
+def test_comments_and_docstrings_are_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "src" / "counterpoint" / "a.py"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(MEASURING, "ROOT", tmp_path)
+    monkeypatch.setattr(MEASURING, "CODE", {"a": ("a.py", "a.py:one")})
+    found = []
+    for text in (
+        "def one():\n    return 1\ndef two():\n    return 2\n",
+        '"""Doc."""\ndef one():\n    """Doc."""\n    return 1  # why\ndef two():\n    return 2\n',
+        "def one():\n    return 1\ndef two():\n    return 3\n",
+        "def one():\n    return 2\ndef two():\n    return 2\n",
+    ):
+        file.write_text(text)
+        found.append(MEASURING.code_of("a"))
+    assert found[0] == found[1]
+    assert found[2]["a.py"] != found[0]["a.py"]
+    assert found[2]["a.py:one"] == found[0]["a.py:one"] != found[3]["a.py:one"]
 
 
 @pytest.mark.slow

@@ -119,6 +119,9 @@ def test_judges_of_other_processes_are_equal_to_the_bit(
         for count in (1, 2)
     ]
     assert "Training 3 judges in 2 processes, beside the model itself" in capfd.readouterr().out
+    again = train("decisionnce_p-videos", data, tmp_path / "2", overrides=overrides, processes=2)
+    assert "Training" not in capfd.readouterr().out  # all judges are there
+    assert again.folder == runs[1].folder
     files = [{path.relative_to(run.folder) for path in run.folder.rglob("*.safetensors")} for run in runs]
     assert files[0] == files[1]
     assert len({name for name in files[0] if name.parts[0] == "judges" and "model" in name.parts}) == 3

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
@@ -199,7 +199,9 @@ def minilm_tokens(text: str) -> tuple[int | None, ...]:
 
 
 @cache
-def _minilm_tokenizer() -> Tokenizer:
+def _minilm_tokenizer() -> Any:
+    from tokenizers import Tokenizer  # installed with sentence-transformers, which takes seconds to import
+
     tokenizer = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

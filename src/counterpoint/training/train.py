@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,7 +188,10 @@ def _enter() -> None:
 
 
 def _train_judge(judge: Mapping[str, Any], data: Any, folder: Path, options: Mapping[str, Any]) -> None:
-    train(recipe_of(judge, str(folder)), data, folder, **options)
+    try:
+        train(recipe_of(judge, str(folder)), data, folder, **options)
+    except SystemExit:  # SIGTERM, after a checkpoint; the pool's process would otherwise go on with another judge
+        os._exit(128 + signal.SIGTERM)
 
 
 def _is_trained(folder: Path, recipe: Recipe) -> bool:
@@ -195,4 +199,6 @@ def _is_trained(folder: Path, recipe: Recipe) -> bool:
     if not (folder / "model").is_dir():
         return False
     recorded = read_object(folder / NOTE, "a run's configuration", f"remove {folder}, and train again")
-    return recipe.model_dump(mode="json").items() <= recorded.items()
+    # The recorded data name their path too.
+    known = recorded | {"data": {key: value for key, value in recorded["data"].items() if not key.startswith("path")}}
+    return recipe.model_dump(mode="json").items() <= known.items()
