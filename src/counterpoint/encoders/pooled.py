@@ -87,18 +87,19 @@ def folded(network: nn.Module, images: Float[Tensor, "1 3 S S"]) -> nn.Module:
     A normalisation belongs to the convolution that stands before it in the same module. If the copy's output for
     `images` is not the network's up to rounding, or nothing can be folded, the network itself is returned.
     """
-    changed = copy.deepcopy(network)
-    found = [_fold(module) for module in list(changed.modules())]
-    if not any(found):
+    if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return network
+    changed = copy.deepcopy(network)
+    for module in list(changed.modules()):
+        _fold(module)
     with torch.no_grad():
         expected, output = network(images), changed(images)
     same = torch.allclose(output, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
     return changed if same else network
 
 
-def _fold(module: nn.Module) -> bool:
-    children, found = list(module.named_children()), False
+def _fold(module: nn.Module) -> None:
+    children = list(module.named_children())
     for (first, before), (second, norm) in pairwise(children):
         if not isinstance(before, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
             continue
@@ -106,8 +107,6 @@ def _fold(module: nn.Module) -> bool:
             setattr(module, first, fuse_conv_bn_eval(before, norm))
             after = [part for name in ("drop", "act") if isinstance(part := getattr(norm, name, None), nn.Module)]
             setattr(module, second, nn.Sequential(*after))  # timm's normalisations include dropout and activation
-            found = True
-    return found
 
 
 def _device(network: nn.Module) -> torch.device | None:
