@@ -9,11 +9,11 @@ whole data set in a fresh process:
 - 2, 4 and 8 processes: they share the cores; on two cores each computes with one thread.
 - Ray, 2 workers: a cluster of two nodes with one processor each, which runs on this machine and was started before.
 
-`whole` is timed from the call to the finished folder, including the start of processes. `steady`
-is timed from the second finished block to the last one; this is the rate on a large corpus. The files of all engines
-are compared byte by byte. Processor seconds, which are valid on a busy machine too, are given only for one process: the
-caller cannot count those of Ray's workers, which are not its children. Encoders are those of `labelling.py`, with
-random weights.
+`whole` is timed from the call to the finished folder, including the start of processes. `steady` is timed from the end
+of as many blocks as are computed at once to the end of the last one; this is the rate on a large corpus. The files of
+all engines are compared byte by byte. Processor seconds, which are valid on a busy machine too, are given only for one
+process: the caller cannot count those of Ray's workers, which are not its children. Encoders are those of
+`labelling.py`, with random weights.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def embedded(data: Path, model: Path, out: Path, engine: Engine) -> Measured:
     found = measured(lambda: FRAMES * len(list_of(embed(data, model=model, out=out, engine=engine))))
     ends = sorted((path.stat().st_mtime, path.stat().st_size) for path in (out / "blocks").iterdir())
     whole = sum(size for _, size in ends)
-    share = sum(size for _, size in ends[2:]) / whole
-    found["steady_frames_per_s"] = found["frames"] * share / (ends[-1][0] - ends[1][0])
+    first = max(2, engine.workers or 1)  # as many blocks as are computed at once
+    share = sum(size for _, size in ends[first:]) / whole
+    found["steady_frames_per_s"] = found["frames"] * share / (ends[-1][0] - ends[first - 1][0])
     return found | {"bytes_per_frame": whole / found["frames"], "blocks": len(ends)}
 
 
@@ -75,12 +76,13 @@ def main() -> None:
     options = parser(3)
     options.add_argument("--encoder", choices=list(ENCODERS), default="convnet")
     options.add_argument("--episodes", type=int, default=100)
+    options.add_argument("--processes", type=int, nargs="+", default=PROCESSES)
     chosen = options.parse_args()
     rounds: list[dict[str, Measured]] = []
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.ray_nodes import two_nodes
 
-    engines = {f"{n} process{'es' * (n > 1)}": Engine(workers=n) for n in PROCESSES}
+    engines = {f"{n} process{'es' * (n > 1)}": Engine(workers=n) for n in chosen.processes}
     with tempfile.TemporaryDirectory() as place, two_nodes() as address:
         engines["Ray, 2 workers"] = Engine("ray", workers=2, address=address)
         folder = Path(place)

@@ -101,7 +101,7 @@ def embed(
 ) -> Path:
     """Write the embedding of every frame of a data set as parquet. Repeating an interrupted call resumes it.
 
-    Time on two cores: 2,600 frames per second with the demo's encoder, 75 with EfficientNet-Lite0. Disk: four bytes for
+    Time on two cores: 2,600 frames per second with the demo's encoder, 87 with EfficientNet-Lite0. Disk: four bytes for
     each number of an embedding.
 
     Args:

@@ -104,8 +104,8 @@ def write_report(
     last evaluation, its learning curves and, in a maze, a map of its value (also in `RUN/value.png`). The run's verdict
     is printed, and the main numbers are written into the model's card.
 
-    Time on two cores: for a reward one pass over at most 200 videos, at 2,400 frames per second with the demo's encoder
-    and 72 with EfficientNet-Lite0, and some seconds for intervals and the t-SNE; for an agent some seconds. Disk: about
+    Time on two cores: for a reward one pass over at most 200 videos, at 2,600 frames per second with the demo's encoder
+    and 87 with EfficientNet-Lite0, and some seconds for intervals and the t-SNE; for an agent some seconds. Disk: about
     three megabytes for a reward, and some hundred kilobytes for an agent.
 
     Args:

@@ -94,7 +94,7 @@ def label(
     The mean error of progress, measured on videos that the model did not learn from, is printed with the errors of a
     constant and of a clock, which only counts frames. Labels that are no better than a constant are refused.
 
-    Time on two cores: 2,400 frames per second with the demo's encoder, 72 with EfficientNet-Lite0. Disk: at most 40
+    Time on two cores: 2,600 frames per second with the demo's encoder, 87 with EfficientNet-Lite0. Disk: at most 40
     bytes per frame.
 
     Args:
@@ -113,8 +113,8 @@ def label(
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
         batch_size: Number of frames encoded at once; by default a number that suits the model.
-        precision: `no` (float32), or `bf16`, which is faster on processors and GPUs with bfloat16; with the demo's
-            encoder, progress moved by less than .01.
+        precision: `no` (float32), or `bf16`, which is faster on processors and GPUs with bfloat16; calibration may
+            turn its rounding into a visible step of progress in some frames.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
         foreign: How a model of others runs.
         monotone: Write progress that never falls, computed from the largest gain so far.

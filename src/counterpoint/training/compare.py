@@ -39,8 +39,8 @@ def compare(
     interrupted: finished runs are used as they are, and other runs are resumed. All recipes are trained on the same
     episodes, and all rewards are compared on episodes that none of the recipes was trained on.
 
-    Time on two cores: the training runs, then for each reward one pass over the videos, at 2,400 frames a second with
-    the demo's encoder and 72 with EfficientNet-Lite0. Disk: about three megabytes, and a run's folder for each training
+    Time on two cores: the training runs, then for each reward one pass over the videos, at 2,600 frames a second with
+    the demo's encoder and 87 with EfficientNet-Lite0. Disk: about three megabytes, and a run's folder for each training
     run.
 
     Args:
