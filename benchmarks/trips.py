@@ -48,6 +48,8 @@ def trip(run: Callable[[], object]) -> dict[str, Any]:
         if event != "call" or not code.co_filename.startswith(PACKAGE) or code.co_name == "<module>":
             return
         name = code.co_filename.removeprefix(PACKAGE)
+        if not name.endswith(".py"):  # a template
+            return
         if name.rpartition("/")[2] in LEFT_OUT:
             return
         if name not in files:
@@ -94,7 +96,8 @@ def decisionnce_t_step() -> dict[str, Any]:
     store = MemoryStore(episodes)
     sampler = Sampler(store, objective.sampling().bind(store), batch_size=4, seed=0)
     learner = ObjectiveLearner(objective, OptimizerConfig(), total_steps=10, accelerator=Accelerator(cpu=True))
-    learner.update(sampler[0], 0)  # text is embedded once
+    objective.encoder.encode_text([episode.instruction for episode in episodes])  # text is embedded once
+    learner.update(sampler[0], 0)
     return trip(lambda: learner.update(sampler[1], 1))
 
 
