@@ -37,9 +37,22 @@ CODE: dict[str, tuple[str, ...]] = {
         "agents/ogbench/hiql.py",
     ),
     "agent_collection": ("envs/vector.py", "envs/goal/tasks.py"),
-    "premier_taco_update": ("objectives/premier_taco.py", "training/learner.py:ObjectiveLearner"),
-    "training": ("training/learner.py:ObjectiveLearner", "data/sampler.py", "encoders/dual.py:preprocess"),
-    "memory": ("training/learner.py:ObjectiveLearner", "training/memory.py"),
+    "premier_taco_update": (
+        "objectives/premier_taco.py",
+        "training/learner.py:ObjectiveLearner._step",
+        "training/learner.py:ObjectiveLearner._clip",
+    ),
+    "training": (
+        "training/learner.py:ObjectiveLearner._step",
+        "training/learner.py:ObjectiveLearner._clip",
+        "data/sampler.py",
+        "encoders/dual.py:preprocess",
+    ),
+    "memory": (
+        "training/learner.py:ObjectiveLearner._step",
+        "training/learner.py:ObjectiveLearner._clip",
+        "training/memory.py",
+    ),
     "policy_latency": ("policies/diffusion.py", "policies/networks.py", "policies/encoded.py"),
     "policy_latency_small": ("policies/diffusion.py", "policies/networks.py", "policies/encoded.py"),
     "planning": ("planning/shooting.py", "envs/kitchen/dynamics.py"),
@@ -52,7 +65,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "gym_reward": ("rewards/gym.py", "encoders/dual.py:preprocess", "encoders/pooled.py"),
     "trips": ("agents/td_infonce.py", "rewards/model.py:RewardModel", "objectives/decisionnce.py"),
 }
-"""The files, or a function or class in a file, on which the numbers of a result depend the most."""
+"""The files, or a function, class or method in a file, on which the numbers of a result depend the most."""
 
 
 def code_of(name: str) -> dict[str, str]:
@@ -63,12 +76,14 @@ def code_of(name: str) -> dict[str, str]:
 def _digest(part: str) -> str:
     path, _, wanted = part.partition(":")
     tree = ast.parse((ROOT / "src" / "counterpoint" / path).read_text(encoding="utf-8"))
-    nodes = [tree] if not wanted else [node for node in tree.body if getattr(node, "name", "") == wanted]
-    for node in ast.walk(nodes[0]):
+    found: Any = tree
+    for name in filter(None, wanted.split(".")):
+        found = next(node for node in found.body if getattr(node, "name", "") == name)
+    for node in ast.walk(found):
         body = getattr(node, "body", None)
         if isinstance(body, list):  # a docstring or another text alone is no code
             node.body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]  # type: ignore[attr-defined]
-    return hashlib.sha256(ast.dump(nodes[0]).encode()).hexdigest()[:16]
+    return hashlib.sha256(ast.dump(found).encode()).hexdigest()[:16]
 
 
 def processor_ms(run: Run) -> float:

@@ -315,6 +315,11 @@ class ObjectiveLearner:
                 for number, values in optimizer["state"].items()
             }
         self.optimizer.load_state_dict(optimizer)
+        for parameter, values in self.optimizer.state.items():
+            for name, value in values.items():
+                # The fused optimiser reads memory in order: moments need the layout (channels-last) of their parameter.
+                if value.shape == parameter.shape and value.stride() != parameter.stride():
+                    values[name] = torch.empty_like(parameter).copy_(value)
         if self._average is not None and state["average"] is not None:
             self._average.load_state_dict(spread(state["average"], self._average.state_dict()))
         if self.accelerator.scaler is not None and state["scaler"] is not None:
