@@ -149,7 +149,7 @@ class ObjectiveLearner:
         self._gathers = objective.across_ranks and accelerator.num_processes > 1
         self._stream = f"networks of rank {accelerator.process_index}"
 
-    def update(self, batch: Batch, step: int) -> dict[str, float | Tensor]:
+    def update(self, batch: Batch, step: int) -> dict[str, Any]:
         """Take one optimiser step over `config.accumulate` parts of the batch.
 
         Returns:
