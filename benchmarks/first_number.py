@@ -81,19 +81,17 @@ def run_command(out: str, arguments: list[str]) -> None:
     clock = Clock()
     builtins.__import__ = clock.around("import", builtins.__import__)
     importlib.import_module = clock.around("import", importlib.import_module)
-    wrap_loaded = functools.partial(wrap, clock)
-    main = importlib.import_module("counterpoint.cli.main").main
-    called = importlib.import_module("counterpoint.cli.main")
-    function = called._function
+    command_line = importlib.import_module("counterpoint.cli.main")
+    function = command_line._function
 
     def loaded(target: str) -> Any:
         found = function(target)
-        wrap_loaded()
+        wrap(clock)
         return found
 
-    called._function = loaded
+    command_line._function = loaded
     try:
-        main(arguments)
+        command_line.main(arguments)
     finally:
         Path(out).write_text(json.dumps(clock.spent))
 
