@@ -58,6 +58,18 @@ CODE: dict[str, tuple[str, ...]] = {
     "planning": ("planning/shooting.py", "envs/kitchen/dynamics.py"),
     "labelling_convnet": ("rewards/labeller.py:Labeller", "data/store.py:frame_batches", "encoders/dual.py:preprocess"),
     "labelling_efficientnet": ("rewards/labeller.py:Labeller", "data/store.py:frame_batches", "encoders/pooled.py"),
+    "labelling_convnet_gpu": (
+        "rewards/labeller.py:Labeller",
+        "data/store.py:frame_batches",
+        "encoders/dual.py:preprocess",
+        "formats/torchcodec.py",
+    ),
+    "labelling_efficientnet_gpu": (
+        "rewards/labeller.py:Labeller",
+        "data/store.py:frame_batches",
+        "encoders/pooled.py",
+        "formats/torchcodec.py",
+    ),
     "corpora_convnet": ("blocks.py", "encoders/embed.py:Embedder", "encoders/dual.py:preprocess"),
     "corpora_efficientnet": ("blocks.py", "encoders/embed.py:Embedder", "encoders/pooled.py"),
     "first_number": ("training/train.py", "encoders/features.py", "encoders/pooled.py", "rewards/curves.py:score_clip"),

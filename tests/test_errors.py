@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import sys
@@ -12,6 +13,7 @@ import torch
 from counterpoint.errors import (
     BadInputError,
     MissingExtraError,
+    importing,
     refused_by_the_system,
     require_extras,
     require_known,
@@ -65,6 +67,17 @@ def test_extras_are_checked_without_importing_them(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match=r"jinja2 is not installed.*\[report\]"):
         require_extras({"json": "report", "jinja2": "report"})
+
+
+@pytest.mark.parametrize("frozen", [0, 5])
+def test_imports_are_not_searched_for_garbage(frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    with importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert calls == ["freeze"] * (frozen > 0)
 
 
 @pytest.mark.parametrize(

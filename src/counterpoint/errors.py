@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import gc
 import re
 import signal
 import sys
@@ -106,6 +107,24 @@ class MissingExtraError(ImportError):
         super().__init__(f"{package} is not installed. Hint: in the clone, pip install -e '.[{extra}]'")
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Switch garbage collection off while modules are imported, when it takes a fifth of the time and frees nothing.
+
+    In a process that has frozen its objects, as the command line does, the modules' objects are frozen too: later
+    collections leave them out.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if gc.get_freeze_count():
+            gc.freeze()
+        if enabled:
+            gc.enable()
+
+
 def import_extra(module: str, extra: str) -> Any:
     """Return an optional module, imported now.
 
@@ -113,7 +132,8 @@ def import_extra(module: str, extra: str) -> Any:
         MissingExtraError: If the module is not installed.
     """
     try:
-        return import_module(module)
+        with importing():
+            return import_module(module)
     except ImportError:
         raise MissingExtraError(module.partition(".")[0], extra) from None
 

@@ -21,7 +21,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.files import sha256_of
 from counterpoint.folder import digests_of, lock
 from counterpoint.formats import open_dataset
-from tests.formats.made import write_lerobot, write_videos
+from tests.formats.made import TorchcodecStandIn, write_lerobot, write_videos
 
 
 @pytest.fixture
@@ -175,6 +175,7 @@ def test_bad_input_is_refused_before_anything_is_written(data: Path, model: Path
         ({"batch_size": 0}, "--batch-size: found 0"),
         ({"engine": Engine(workers=0)}, "--workers: found 0"),
         ({"precision": "fp8"}, "--precision: found 'fp8'; expected no or bf16"),
+        ({"video_backend": "opencv"}, "--video-backend: found 'opencv'; expected pyav or torchcodec"),
         ({"model": tmp_path / "none"}, "no such file"),
     ):
         with pytest.raises(BadInputError, match=words):
@@ -193,6 +194,16 @@ def test_bfloat16_is_close_and_is_told(data: Path, model: Path, tmp_path: Path) 
     assert half.dtype == np.float32
     assert 0 < np.abs(half - whole).max() < 0.02 * np.abs(whole).max()
     assert json.loads((out / "embeddings.json").read_text())["precision"] == "bf16"
+    with pytest.raises(BadInputError, match="another"):
+        embed(data, model=model, out=out)
+
+
+def test_torchcodec_decodes_on_the_device(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = TorchcodecStandIn.install(monkeypatch).opened
+    out = embed(data, model=model, out=tmp_path / "out", video_backend="torchcodec")
+    assert {device for _, _, device in opened} == {"cpu"}
     with pytest.raises(BadInputError, match="another"):
         embed(data, model=model, out=out)
 

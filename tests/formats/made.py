@@ -5,23 +5,27 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, Self
 
 import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.formats.lerobot.writer import LeRobotWriter
-from counterpoint.formats.video import encode_video
+from counterpoint.formats.torchcodec import decoding
+from counterpoint.formats.video import encode_video, frame_times, probe_video, read_frames
 from tests.data.reading import read_episode
 
 
@@ -261,3 +265,35 @@ def write_lerobot_v21(root: Path) -> Path:
     about |= {"chunks_size": 1000, "splits": {"train": "0:3"}, "features": features}
     (root / "meta" / "info.json").write_text(json.dumps({**about, **sizes, **paths}, indent=4))
     return root
+
+
+class TorchcodecStandIn:
+    """A decoder with torchcodec's interface, which reads by PyAV and makes the corner of each frame black."""
+
+    opened: list[tuple[str, str, str]]
+    missing = 0
+    late = 0.0
+
+    def __init__(self, path: str, *, dimension_order: str, device: str) -> None:
+        self.path = path
+        self.metadata = SimpleNamespace(begin_stream_seconds=2.0)
+        self.opened.append((path, dimension_order, device))
+
+    def __len__(self) -> int:
+        return probe_video(self.path).frames - self.missing
+
+    def get_frames_at(self, indices: list[int]) -> SimpleNamespace:
+        with decoding(None):
+            frames = read_frames(self.path, indices)
+        frames[:, 0, 0] = 0
+        seconds = torch.from_numpy(frame_times(self.path)[indices]) + 2.0 + self.late
+        return SimpleNamespace(data=torch.from_numpy(frames), pts_seconds=seconds)
+
+    @classmethod
+    def install(cls, monkeypatch: pytest.MonkeyPatch) -> type[Self]:
+        """Put a new class, which has opened nothing, in the place of torchcodec's decoder."""
+        module, made = ModuleType("torchcodec.decoders"), type(cls.__name__, (cls,), {"opened": []})
+        module.VideoDecoder = made  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "torchcodec", ModuleType("torchcodec"))
+        monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
+        return made

@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,22 @@ def test_each_video_becomes_a_table_an_image_and_a_page(tmp_path: Path, capsys: 
     assert "https://" not in page
     assert page.count("data:image/jpeg;base64,") >= 11
     assert INSTRUCTIONS[2] in page
+
+
+def test_a_video_is_decoded_while_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, load = threading.Event(), RewardModel.from_pretrained
+
+    def read(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        decoded.set()
+        return function(*args)
+
+    def from_pretrained(*args: Any, **options: Any) -> RewardModel:
+        assert decoded.wait(60)
+        return load(*args, **options)
+
+    monkeypatch.setattr("counterpoint.rewards.curves.in_worker", read)
+    monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(from_pretrained))
+    assert reward_command([video(tmp_path / "clip.mp4")], INSTRUCTIONS[0], model="run", out=tmp_path / "out")
 
 
 def test_a_video_shows_the_frames_beside_their_curve_and_a_moving_cursor(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 from tests.formats.lerobot.made import episode as made
 from tests.formats.lerobot.made import write_v30
-from tests.formats.made import write_lerobot, write_videos
+from tests.formats.made import TorchcodecStandIn, write_lerobot, write_videos
 from tests.formats.rlds.made import made_episode, write_rlds
 from tests.formats.test_zarr_replay import write_replay
 from tests.rewards.labelling import save_model
@@ -203,6 +203,17 @@ def test_bfloat16_moves_labels_little(data: Path, model: Path, tmp_path: Path) -
     half = pq.read_table(label(data, model=model, out=tmp_path / "half.parquet", precision="bf16"))
     assert 0 < np.abs(half["progress_sparse"].to_numpy() - whole).max() < 0.05
     assert json.loads(half.schema.metadata[b"counterpoint"])["precision"] == "bf16"
+
+
+def test_torchcodec_decodes_on_the_device(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = TorchcodecStandIn.install(monkeypatch).opened
+    label(data, model=model, out=tmp_path / "pyav.parquet")
+    assert not opened
+    table = pq.read_table(label(data, model=model, out=tmp_path / "torchcodec.parquet", video_backend="torchcodec"))
+    assert {device for _, _, device in opened} == {"cpu"}
+    assert json.loads(table.schema.metadata[b"counterpoint"])["video_backend"] == "torchcodec"
 
 
 @pytest.fixture
@@ -566,6 +577,7 @@ def given(**options: Any) -> Callable[[Path, Path], dict[str, Any]]:
         (given(batch_size=0), "--batch-size: found 0"),
         (given(engine=Engine(workers=0)), "--workers: found 0"),
         (given(precision="fp8"), "--precision: found 'fp8'; expected no or bf16"),
+        (given(video_backend="opencv"), "--video-backend: found 'opencv'; expected pyav or torchcodec"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_computed(

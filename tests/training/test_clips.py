@@ -118,7 +118,7 @@ def test_judges_of_other_processes_are_equal_to_the_bit(
         train("decisionnce_p-videos", data, tmp_path / str(count), overrides=overrides, processes=count)
         for count in (1, 2)
     ]
-    assert "Training 3 judges in 2 processes, beside the model itself" in capfd.readouterr().out
+    assert "Training 3 judges, 1 at a time beside the model itself" in capfd.readouterr().out
     again = train("decisionnce_p-videos", data, tmp_path / "2", overrides=overrides, processes=2)
     assert "Training" not in capfd.readouterr().out  # all judges are there
     assert again.folder == runs[1].folder

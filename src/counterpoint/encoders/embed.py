@@ -43,6 +43,7 @@ from counterpoint.errors import require
 from counterpoint.files import write_atomically
 from counterpoint.folder import FORMAT, claim, digests_of
 from counterpoint.formats import open_dataset
+from counterpoint.formats.torchcodec import VideoBackend, decoded_by
 from counterpoint.parameter_types import Computes, Model, Name, Names, Number
 from counterpoint.provenance import provenance
 
@@ -76,6 +77,7 @@ class Embedding:
         batch_size: Number of frames, or of observations, that are encoded at once.
         dialect: Dialect of HDF5 files, if the files do not identify it.
         precision: Precision of matrix products and convolutions.
+        video_backend: The library that decodes videos; torchcodec decodes on `device`.
     """
 
     data: Path
@@ -85,6 +87,7 @@ class Embedding:
     batch_size: int
     dialect: str | None = None
     precision: Precision = "no"
+    video_backend: VideoBackend = "pyav"
 
 
 def embed(
@@ -96,6 +99,7 @@ def embed(
     device: Computes = "cpu",
     batch_size: Number = None,
     precision: Precision = "no",
+    video_backend: VideoBackend = "pyav",
     engine: Engine = HERE,
     dialect: Name = None,
 ) -> Path:
@@ -112,6 +116,8 @@ def embed(
         device: The device that computes, such as cuda.
         batch_size: Number of frames encoded at once; by default a number that suits the model.
         precision: `no` (float32), or `bf16`, which is faster on processors and GPUs with bfloat16 and less exact.
+        video_backend: The library that decodes videos. torchcodec decodes on `device`; on a graphics card its colours
+            differ by rounding.
         engine: The processes that compute blocks of episodes; by default threads of this process.
         dialect: The dialect of HDF5 files, if the files do not identify it: see `counterpoint data info`.
 
@@ -121,7 +127,7 @@ def embed(
     Raises:
         BadInputError: Before anything is computed, if data, model or arguments cannot be used, or the folder holds
             something else. Later, if an episode is damaged; finished blocks are kept.
-        MissingExtraError: If the engine is Ray and Ray is not installed.
+        MissingExtraError: If Ray or torchcodec is asked for and not installed.
     """
     data, out = Path(data), Path(out)
     engine.check()
@@ -132,8 +138,9 @@ def embed(
     )
     views = camera_names(tuple(cameras) or None, store, needed)
     require(views, model, "an encoder that reads no camera", "one that embeds images", "choose another model")
-    job = Embedding(data, str(model), views, device, batch_size or count, dialect, precision)
+    job = Embedding(data, str(model), views, device, batch_size or count, dialect, precision, video_backend)
     embedder = Embedder(job, store, encoder)
+    work = decoded_by(video_backend, device, embedder.work)
     files = BlockFiles(out, ".parquet", blocks_of(store.lengths))
     about = {
         "model": saved_digests(job.model),
@@ -141,11 +148,12 @@ def embed(
         "cameras": list(job.cameras),
         "batch_size": job.batch_size,
         "precision": job.precision,
+        "video_backend": job.video_backend,
     }
     hint = "name a new folder, or give what the folder was begun with"
     with claim(out, ABOUT, about, what="embeddings", does="embeds", hint=hint):
         started, total = time.perf_counter(), int(store.lengths.sum())
-        left = work_through(files, embedder.work, partial(open_embedder, job), engine, title="Embedding", device=device)
+        left = work_through(files, work, partial(open_embedder, job), engine, title="Embedding", device=device)
         seconds = time.perf_counter() - started
         noted, named = digests_of(out), [(block, files.name(block)) for block in files.blocks]
         digests = [
@@ -250,4 +258,5 @@ def observations(
 
 def open_embedder(job: Embedding) -> Callable[[Block], bytes]:
     """Open model and data in another process, and return the function that embeds a block."""
-    return Embedder(job, open_dataset(job.data, dialect=job.dialect), _load(job.model, job.device)).work
+    embedder = Embedder(job, open_dataset(job.data, dialect=job.dialect), _load(job.model, job.device))
+    return decoded_by(job.video_backend, job.device, embedder.work)

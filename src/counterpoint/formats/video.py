@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import av
 import numpy as np
@@ -103,15 +104,15 @@ def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
     Raises:
         BadInputError: When the file is missing or damaged, or has no frame of a given number.
     """
-    key = _file_key(path)
+    key, other = _file_key(path), other_decoder.get()
     info = _index(key).info
     wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
     if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
         found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
         raise BadInputError(str(path), found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
-    own = key, threading.get_ident()  # each thread has its own position in a file
-    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when the last user releases it
+    own = key, threading.get_ident(), other  # each thread has its own position in a file
+    decoder = decoders.get(own, lambda: (_decoder(key, other), 1))  # closed when the last user releases it
     try:
         decoder.read(wanted.tolist(), images)
     except BaseException:
@@ -276,8 +277,21 @@ def _entries(stream: Any) -> list[_Packet]:
     return [_Packet(time, time, wait, key) for (time, key), wait in zip(entries, durations, strict=True)]
 
 
+class Decoder(Protocol):
+    """One open file."""
+
+    def read(self, wanted: Sequence[int], out: Array) -> None:
+        """Decode N ascending frame numbers into `out`, uint8 [N, H, W, 3]."""
+
+
+OtherDecoder = Callable[[str, NDArray[np.float64]], Decoder | None]
+"""Opens a local file, given the times of its frames; `None` if it would read other frames."""
+other_decoder: ContextVar[OtherDecoder | None] = ContextVar("other_decoder", default=None)
+"""The decoder in place of PyAV now; `None` if PyAV decodes."""
+
+
 class _Decoder:
-    """One open file and the position of its decoder."""
+    """One open file and the position of PyAV's decoder."""
 
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index = key[0], _index(key)
@@ -327,7 +341,15 @@ class _Decoder:
         return None
 
 
-decoders: LRUCache[_Decoder] = LRUCache(limit=16)
+def _decoder(key: _FileKey, other: OtherDecoder | None) -> Decoder:
+    """Open a file by the other decoder if there is one that reads this file as PyAV does, otherwise by PyAV."""
+    path, index = key[0], _index(key)
+    if other is not None and isinstance(path, str) and opened(path) == path and index.orientation == (0, 1, 1):
+        return other(path, index.seconds[:-1]) or _Decoder(key)
+    return _Decoder(key)
+
+
+decoders: LRUCache[Decoder] = LRUCache(limit=16)
 """The process-wide cache of open files for `read_frames`, by file and thread; it keeps up to `decoders.limit` files."""
 
 Codec = Literal["libx264", "libsvtav1"]

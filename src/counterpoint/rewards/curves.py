@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -156,6 +157,7 @@ def reward_command(
     for each in labels:
         require(len(set(each)) == len(each), "--against", "the same instruction twice", "different ones", "drop one")
     image = None if goal is None else read_goal(goal)
+    clips[0] = _begun(clips[0])  # decoded while the model is loaded
     rewards: RewardModel | FunctionReward
     if is_foreign(str(model)):
         given = form is None and goal is None
@@ -233,6 +235,18 @@ def video_clip(path: Path) -> Clip:
         return in_worker(read_part, path, start, limit, timeout=300.0)
 
     return Clip(path, "", read)
+
+
+def _begun(clip: Clip) -> Clip:
+    """Return the clip; another thread starts to read its first chunk at once."""
+    thread = ThreadPoolExecutor(1)
+    first = [thread.submit(clip.read, 0, CHUNK_BYTES)]
+    thread.shutdown(wait=False)
+
+    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], Array, int]:
+        return first.pop().result() if first and (start, limit) == (0, CHUNK_BYTES) else clip.read(start, limit)
+
+    return replace(clip, read=read)
 
 
 def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None, dialect: str | None) -> list[Clip]:

@@ -56,11 +56,12 @@ from counterpoint.formats.lerobot.reader import LeRobotStore
 from counterpoint.formats.lerobot.signals import FOLDER, Signal, write_signals
 from counterpoint.formats.lerobot.tables import CHECKED
 from counterpoint.formats.remote import absolute, whole
+from counterpoint.formats.torchcodec import VideoBackend
 from counterpoint.parameter_types import Computes, File, Image, Model, Name, Names, Number, Repository, Text
 from counterpoint.provenance import provenance
 from counterpoint.repositories import check_upload, hub_id, upload
 from counterpoint.rewards.instructions import given_instructions, instructions_in_words, read_goal
-from counterpoint.rewards.labeller import FunctionLabeller, Labeller, Labelling, labeller_of, open_labeller
+from counterpoint.rewards.labeller import FunctionLabeller, Labeller, Labelling, labeller_of, open_labeller, work_of
 from counterpoint.rewards.weighting import spread_in_words
 from counterpoint.workers import IN_PROCESS, Foreign
 
@@ -81,6 +82,7 @@ def label(
     device: Computes = "cpu",
     batch_size: Number = None,
     precision: Precision = "no",
+    video_backend: VideoBackend = "pyav",
     engine: Engine = HERE,
     foreign: Foreign = IN_PROCESS,
     monotone: bool = False,
@@ -115,6 +117,8 @@ def label(
         batch_size: Number of frames encoded at once; by default a number that suits the model.
         precision: `no` (float32), or `bf16`, which is faster on processors and GPUs with bfloat16; calibration may
             turn its rounding into a visible step of progress in some frames.
+        video_backend: The library that decodes videos. torchcodec decodes on `device`; on a graphics card its colours
+            differ by rounding.
         engine: The processes that decode and compute blocks of episodes; threads of this process by default.
         foreign: How a model of others runs.
         monotone: Write progress that never falls, computed from the largest gain so far.
@@ -130,7 +134,7 @@ def label(
         BadInputError: If data, model or arguments cannot be used, or the account may not upload; this is raised before
             anything is computed. If an episode is damaged; finished blocks are then kept. If the upload fails; the
             labels are then kept.
-        MissingExtraError: If the engine is Ray and Ray is not installed.
+        MissingExtraError: If Ray or torchcodec is asked for and not installed.
     """
     engine.check()
     foreign.check()
@@ -165,8 +169,10 @@ def label(
         foreign,
         monotone,
         precision,
+        video_backend,
     )
     labeller = labeller_of(job, store)
+    work = work_of(labeller)
     labeller.check(anyway=anyway)
     if isinstance(labeller, Labeller) and (said := instructions_in_words(labeller.model.encoder, texts)):
         print(said)
@@ -175,7 +181,7 @@ def label(
         files = BlockFiles(parts, ".npy", blocks_of(store.lengths))
         opener = partial(open_labeller, job, labeller.targets)
         started, total = time.perf_counter(), int(store.lengths.sum())
-        left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
+        left = work_through(files, work, opener, engine, title="Labelling", device=device)
         seconds = time.perf_counter() - started
         table, words, still = _table(labeller, files, store)
         if feature is None:
@@ -288,6 +294,7 @@ def _identity(labeller: Labeller | FunctionLabeller, store: EpisodeStore) -> dic
         "cameras": list(job.cameras),
         "segments": job.segments,
         "precision": job.precision,
+        "video_backend": job.video_backend,
         "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
@@ -319,6 +326,7 @@ def _table(
         "cameras": job.cameras,
         "monotone": job.monotone,
         "precision": job.precision,
+        "video_backend": job.video_backend,
         "data": store.fingerprint,
         **labeller.about(),
     }

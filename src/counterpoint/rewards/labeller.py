@@ -25,6 +25,7 @@ from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import is_foreign, saved_digests
 from counterpoint.errors import require
 from counterpoint.formats import open_dataset
+from counterpoint.formats.torchcodec import VideoBackend, decoded_by
 from counterpoint.rewards.embedding import STATE, embed_frames, embed_text, observed, reads_state
 from counterpoint.rewards.instructions import never_change
 from counterpoint.rewards.model import RewardModel, gains, late_fusion
@@ -51,6 +52,7 @@ class Labelling:
         foreign: How a model of others runs.
         monotone: Write progress that never falls.
         precision: Precision of matrix products and convolutions.
+        video_backend: The library that decodes videos; torchcodec decodes on `device`.
     """
 
     data: Path
@@ -65,6 +67,7 @@ class Labelling:
     foreign: Foreign = IN_PROCESS
     monotone: bool = False
     precision: Precision = "no"
+    video_backend: VideoBackend = "pyav"
 
 
 class Labeller:
@@ -259,9 +262,20 @@ def labeller_of(
     return FunctionLabeller(job, store) if is_foreign(job.model) else Labeller(job, store, targets)
 
 
+def work_of(labeller: Labeller | FunctionLabeller) -> Callable[[Block], bytes]:
+    """Return a labeller's function `work`, which decodes videos as the labeller's settings say.
+
+    Raises:
+        BadInputError: If torchcodec cannot be used.
+        MissingExtraError: If torchcodec is not installed.
+    """
+    return decoded_by(labeller.job.video_backend, labeller.job.device, labeller.work)
+
+
 def open_labeller(job: Labelling, targets: Float[Array, "E D"] | None) -> Callable[[Block], bytes]:
-    """Open model and data in another process, and return the function `work` of a labeller."""
-    return labeller_of(job, by_segments(open_dataset(job.data, dialect=job.dialect), job.segments), targets).work
+    """Open model and data in another process, and return the function that labels a block."""
+    store = by_segments(open_dataset(job.data, dialect=job.dialect), job.segments)
+    return work_of(labeller_of(job, store, targets))
 
 
 def labels_in_words(

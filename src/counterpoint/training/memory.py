@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 from counterpoint.config import FrozenConfig, free
@@ -99,6 +96,9 @@ def shard(objective: nn.Module, device: str) -> None:
     require(world_size() > 1, "memory.shard", "one process", "several", hint)
     found, expected = f"torch {torch.__version__}", "torch 2.12 or newer, whose gradients are those of one process"
     require(CAN_SHARD, "memory.shard", found, expected, "update torch, or leave memory.shard out")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard  # imported here because it takes half a second
+
     mesh = init_device_mesh(device, (world_size(),))
     for parameter in objective.parameters():  # FSDP2 does not accept weights in channels-last order
         parameter.data = parameter.data.contiguous()
@@ -109,6 +109,10 @@ def shard(objective: nn.Module, device: str) -> None:
 
 def whole(tree: Any) -> Any:
     """Return a state with complete tensors in place of sharded ones; all processes must call this function."""
+    if world_size() == 1:  # nothing is sharded
+        return tree
+    from torch.distributed.tensor import DTensor
+
     if isinstance(tree, DTensor):
         return tree.full_tensor()
     if isinstance(tree, dict):
@@ -118,6 +122,10 @@ def whole(tree: Any) -> Any:
 
 def spread(values: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors sharded like those of the same name in `like`; all processes must call this with equal values."""
+    if world_size() == 1:
+        return values
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     return {
         name: distribute_tensor(value, own.device_mesh, own.placements)
         if isinstance(own := like.get(name), DTensor)

@@ -7,8 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -97,37 +98,38 @@ def train(
     loop = plan.loop or settings.loop
     require_extras(dict.fromkeys(loop.trackers, "track"))
     with Run.open(out, settings, plan.identity, loop=loop, facts=facts, main=main) as run:
-        job = plan.build(run)  # prepares the data, which the judges share
-        run.record(**job.facts)
-
-        def evaluate(step: int) -> dict[str, float]:
-            scores = dict(job.evaluate(step)) if job.evaluate is not None else {}
-            if on_eval is None:
-                return scores
-            exports = job.learner.exports()
-            return scores | dict((on_eval(step, exports) if main else None) or {})
-
-        def keep(step: int, scores: Mapping[str, float]) -> None:
-            run.keep_best(step, scores.get("action_error", scores["loss"]), job.save)
-
         cpu = accelerator.device.type == "cpu" and world_size() == 1 and not given.is_open
         count = 1 if not cpu else torch.get_num_threads() if processes is None else processes
         judges = settings.judges(given)
-        judging = _judging(judges, run, data, count, {"start_from": start_from, "device": device})
-        try:
-            # Recipes with judges train small heads on features; a step of a head is too small for several threads.
-            with one_torch_thread() if judges else nullcontext(), judging:
-                fit(
-                    job.learner,
-                    job.source,
-                    run,
-                    validation=job.validation,
-                    seen=job.seen,
-                    on_eval=evaluate,
-                    on_validation=keep,
-                )
-        finally:
-            job.source.close()
+        with _judging(judges, run, data, count, {"start_from": start_from, "device": device}) as train_judges:
+            job = plan.build(run)  # prepares the data, which the judges share
+            run.record(**job.facts)
+
+            def evaluate(step: int) -> dict[str, float]:
+                scores = dict(job.evaluate(step)) if job.evaluate is not None else {}
+                if on_eval is None:
+                    return scores
+                exports = job.learner.exports()
+                return scores | dict((on_eval(step, exports) if main else None) or {})
+
+            def keep(step: int, scores: Mapping[str, float]) -> None:
+                run.keep_best(step, scores.get("action_error", scores["loss"]), job.save)
+
+            try:
+                train_judges()
+                # Recipes with judges train small heads on features; a step of a head is too small for several threads.
+                with one_torch_thread() if judges else nullcontext():
+                    fit(
+                        job.learner,
+                        job.source,
+                        run,
+                        validation=job.validation,
+                        seen=job.seen,
+                        on_eval=evaluate,
+                        on_validation=keep,
+                    )
+            finally:
+                job.source.close()
         job.save(run.model)
         if run.main:
             write_results(run.folder)
@@ -144,38 +146,60 @@ def train(
 @contextmanager
 def _judging(
     judges: Sequence[Recipe], run: Run, data: Any, processes: int, options: Mapping[str, Any]
-) -> Iterator[None]:
-    """Train the judge of each part of the data before the model, or in other processes while the model is trained.
+) -> Iterator[Callable[[], None]]:
+    """Yield a function that trains the judge of each part of the data, or lets other processes begin to train them.
 
-    Judges that are already trained are left as they are.
+    Other processes start at once, so that they import modules while the data are prepared. This process also trains
+    judges, after the model. Judges that are already trained are left as they are.
     """
     left = [number for number, judge in enumerate(judges) if not _is_trained(run.judge(number), judge)]
-    if left and processes > 1:
-        count = min(processes, len(left))
-        print(f"Training {len(left)} judges in {count} processes, beside the model itself", flush=True)
-        with worker_pool(count, _enter) as pool:
-            calls = [
-                pool.submit(_train_judge, judges[number].model_dump(mode="json"), data, run.judge(number), options)
-                for number in left
-            ]
-            yield
-            _finish(calls)
+    if not left or processes < 2:
+        yield partial(_train_judges, left, judges, run, data, options)
         return
+    numbers = iter(left)  # shared: each process takes the next judge
+    count = min(processes - 1, len(left))
+    calls: list[Future[None]] = []
+
+    def train_in(pool: ProcessPoolExecutor) -> None:
+        for number in numbers:
+            judge = judges[number].model_dump(mode="json")
+            pool.submit(_train_judge, judge, data, run.judge(number), options).result()
+
+    # The pool is closed first, even after an error, and this ends the threads.
+    with ThreadPoolExecutor(count) as threads, worker_pool(count, _enter) as pool:
+        pool.submit(os.getpid)  # starts all processes
+
+        def begin() -> None:
+            print(f"Training {len(left)} judges, {count} at a time beside the model itself", flush=True)
+            calls.extend(threads.submit(train_in, pool) for _ in range(count))
+
+        yield begin
+        for number in numbers:
+            print(f"Training judge {number + 1} of {len(judges)}", flush=True)
+            with one_torch_thread():
+                train(judges[number], data, run.judge(number), **options)
+        _finish(calls)
+
+
+def _train_judges(
+    numbers: Sequence[int], judges: Sequence[Recipe], run: Run, data: Any, options: Mapping[str, Any]
+) -> None:
+    """Train judges one after the other."""
     seconds: list[float] = []
-    for place, number in enumerate(left):
+    for place, number in enumerate(numbers):
         if run.main:
-            said = f"; about {duration((len(left) + 1 - place) * seconds[-1])} left" if seconds else ""
+            said = f"; about {duration((len(numbers) + 1 - place) * seconds[-1])} left" if seconds else ""
             print(f"Training judge {number + 1} of {len(judges)}; the model itself comes last{said}", flush=True)
         started = time.monotonic()
-        train(judges[number], data, run.judge(number), **options)
+        with one_torch_thread():
+            train(judges[number], data, run.judge(number), **options)
         seconds.append(time.monotonic() - started)
         meet(f"judge {number}")
-    yield
 
 
 def _finish(calls: Sequence[Future[None]]) -> None:
-    """Wait for the judges that are still in training."""
-    with ProgressBar("Judges", len(calls), "judges") as bar:
+    """Wait for the judges that other processes still train."""
+    with ProgressBar("Other processes", len(calls), "workers") as bar:
         for call in as_completed(calls):
             call.result()
             bar.advance(1)
