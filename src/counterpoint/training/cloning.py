@@ -174,7 +174,7 @@ class CloningRecipe(OfflineRecipe):
     data: DemonstrationsConfig = DemonstrationsConfig()
     evaluation: RolloutsConfig = RolloutsConfig()
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
-    train: TrainConfig = TrainConfig(steps=100_000, batch_size=128, eval_every=0, save_every=1000, keep=1, trackers=())
+    train: TrainConfig = TrainConfig(steps=100_000, batch_size=128, eval_every=0, save_every=1000, keep=1)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

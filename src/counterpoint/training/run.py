@@ -1,7 +1,7 @@
 """A run's folder, claimed by one process for one recipe and one data set, with metrics, checkpoints and the model.
 
 RUN/config.json      format, kind, settings, data, provenance
-RUN/metrics.jsonl    one line of numbers per split and step; RUN/tensorboard/ is next to it
+RUN/metrics.jsonl    one line of numbers per split and step; RUN/tensorboard/ is next to it if asked for
 RUN/checkpoints/     checkpoints, which hold safetensors for tensors, JSON for the rest, and no pickle:
     step-00000500/         sealed: see `counterpoint.folder`
         state.safetensors    every tensor of the state

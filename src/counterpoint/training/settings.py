@@ -22,7 +22,7 @@ class LoopConfig(FrozenConfig):
         eval_every: Number of steps between evaluations; 0 for no evaluation.
         save_every: Number of steps between checkpoints.
         keep: Number of checkpoints that are kept.
-        trackers: `tensorboard`, `wandb`, both or none.
+        trackers: `tensorboard`, `wandb` or both (extra `track`); by default none.
     """
 
     steps: int | None = free(None, ge=1)
@@ -32,7 +32,7 @@ class LoopConfig(FrozenConfig):
     eval_every: int = free(250, ge=0)
     save_every: int = free(500, ge=1)
     keep: int = free(2, ge=1)
-    trackers: Listed[tuple[str, ...]] = free(("tensorboard",))
+    trackers: Listed[tuple[str, ...]] = free(())
 
     last_evaluation: ClassVar[bool] = False
     """True if the run ends with an evaluation even if `eval_every` is 0."""
