@@ -5,7 +5,8 @@
 WIDOWX is a folder of videos with a manifest; a round trains `decisionnce_p-videos` on it with `counterpoint train`, and
 then scores its first video with `counterpoint reward` under an instruction of the training, and under a new one. Each
 command runs in a fresh process with torch's default number of threads, and with an empty folder as the cache before the
-training. The disk's own cache is not dropped.
+training. The disk's own cache is not dropped. Use an environment with what the README installs (`vision,text,report`),
+because timm also imports further packages if they are there.
 
 A command's seconds are divided into parts by wrappers around the functions that do the work. A part counts only the
 time outside the other parts, in the main thread; `rest` is the remainder, with the start of Python and the time until
@@ -14,7 +15,6 @@ the process has ended.
 
 from __future__ import annotations
 
-import builtins
 import functools
 import importlib
 import json
@@ -79,8 +79,8 @@ class Clock:
 def run_command(out: str, arguments: list[str]) -> None:
     """Run a command in this process and write the seconds of its parts to a file."""
     clock = Clock()
-    builtins.__import__ = clock.around("import", builtins.__import__)
-    importlib.import_module = clock.around("import", importlib.import_module)
+    loader: Any = sys.modules["_frozen_importlib"]  # whose function loads modules that are not loaded yet
+    loader._find_and_load = clock.around("import", loader._find_and_load)
     command_line = importlib.import_module("counterpoint.cli.main")
     function = command_line._function
 
