@@ -58,18 +58,6 @@ CODE: dict[str, tuple[str, ...]] = {
     "planning": ("planning/shooting.py", "envs/kitchen/dynamics.py"),
     "labelling_convnet": ("rewards/labeller.py:Labeller", "data/store.py:frame_batches", "encoders/dual.py:preprocess"),
     "labelling_efficientnet": ("rewards/labeller.py:Labeller", "data/store.py:frame_batches", "encoders/pooled.py"),
-    "labelling_convnet_gpu": (
-        "rewards/labeller.py:Labeller",
-        "data/store.py:frame_batches",
-        "encoders/dual.py:preprocess",
-        "formats/torchcodec.py",
-    ),
-    "labelling_efficientnet_gpu": (
-        "rewards/labeller.py:Labeller",
-        "data/store.py:frame_batches",
-        "encoders/pooled.py",
-        "formats/torchcodec.py",
-    ),
     "corpora_convnet": ("blocks.py", "encoders/embed.py:Embedder", "encoders/dual.py:preprocess"),
     "corpora_efficientnet": ("blocks.py", "encoders/embed.py:Embedder", "encoders/pooled.py"),
     "first_number": ("training/train.py", "encoders/features.py", "encoders/pooled.py", "rewards/curves.py:score_clip"),
@@ -81,8 +69,11 @@ CODE: dict[str, tuple[str, ...]] = {
 
 
 def code_of(name: str) -> dict[str, str]:
-    """Return a digest of each part of the code that a result measures; comments and docstrings do not count."""
-    return {part: _digest(part) for part in CODE.get(name, ())}
+    """Return a digest of each part of the code that a result measures; comments and docstrings do not count.
+
+    A result on a graphics card (`NAME_gpu`) measures the code of `NAME`.
+    """
+    return {part: _digest(part) for part in CODE.get(name.removesuffix("_gpu"), ())}
 
 
 def _digest(part: str) -> str:

@@ -13,6 +13,7 @@ import torch
 from counterpoint.errors import (
     BadInputError,
     MissingExtraError,
+    import_extra,
     importing,
     refused_by_the_system,
     require_extras,
@@ -78,6 +79,8 @@ def test_imports_are_not_searched_for_garbage(frozen: int, monkeypatch: pytest.M
         assert not gc.isenabled()
     assert gc.isenabled()
     assert calls == ["freeze"] * (frozen > 0)
+    assert import_extra("gc", "sim") is gc
+    assert len(calls) == (frozen > 0)  # what is imported already is not frozen again: that takes long in a loop
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,7 +132,7 @@ def import_extra(module: str, extra: str) -> Any:
         MissingExtraError: If the module is not installed.
     """
     try:
-        with importing():
+        with nullcontext() if module in sys.modules else importing():
             return import_module(module)
     except ImportError:
         raise MissingExtraError(module.partition(".")[0], extra) from None
