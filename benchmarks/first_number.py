@@ -81,7 +81,7 @@ def run_command(out: str, arguments: list[str]) -> None:
     clock = Clock()
     loader: Any = sys.modules["_frozen_importlib"]  # whose function loads modules that are not loaded yet
     loader._find_and_load = clock.around("import", loader._find_and_load)
-    command_line = importlib.import_module("counterpoint.cli.main")
+    command_line: Any = importlib.import_module("counterpoint.cli.main")
     function = command_line._function
 
     def loaded(target: str) -> Any:
