@@ -350,7 +350,7 @@ def test_on_meta_world_truncated_episodes_end_below_whole_ones(tmp_path: Path) -
     counts = {"episodes": 6, "val_episodes": 2, "test_episodes": 4}
     config = MetaWorldCollectConfig(out=tmp_path / "data", tasks=tasks, size=64, workers=2, **counts)
     data = collect_metaworld(config)
-    overrides = {"train.steps": 800, "train.trackers": []}
+    overrides = {"train.steps": 400, "train.trackers": []}
     model = RewardModel.from_pretrained(train("decisionnce_t-demo", data, tmp_path / "run", overrides=overrides).folder)
     found = model.check_calibration()
     assert found.measured_on == "validation"

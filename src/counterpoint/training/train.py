@@ -71,8 +71,9 @@ def train(
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
         on_eval: Called with the steps done and the trained modules, every `eval_every` steps and after the last step.
         device: cpu, cuda or cuda:N; by default a GPU if the machine has one.
-        processes: Number of processes that train the judges of a recipe with `data.folds`, on a CPU. The command line's
-            default is one per core. A script that gives more than 1 needs `if __name__ == "__main__":`.
+        processes: Number of processes, with this one, that train the model and the judges of a recipe with `data.folds`
+            on a CPU. The command line's default is one per core. A script that gives more than 1 needs
+            `if __name__ == "__main__":`.
         push: Upload the trained model, with its card, to this repository of the Hub. A run that is continued may have
             another, or none.
 
