@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/agents.py update      one TD InfoNCE update on one thread, and in jitted JAX
     OMP_NUM_THREADS=1 python benchmarks/agents.py ogbench --impls IMPLS    OGBench's agents, and its own code
-    python benchmarks/agents.py update_gpu                    updates per second on a GPU, plain and compiled
+    python benchmarks/agents.py update_gpu                    updates a second on a GPU: plain, compiled, one graph
     python benchmarks/agents.py collection                    steps a second of FetchPush, and gymnasium's
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
@@ -232,7 +232,14 @@ def ogbench(rounds: int, impls: str) -> dict[str, Any]:
 
 def update_gpu(rounds: int) -> dict[str, Any]:
     """Updates per second; every update copies a fresh batch from the host."""
-    ways = {"plain": {}, "compiled": {"compile": True}, "compiled bf16": {"compile": True, "bf16": True}}
+    recorded = {"compile": True, "cuda_graph": True}
+    ways = {
+        "plain": {},
+        "compiled": {"compile": True},
+        "compiled bf16": {"compile": True, "bf16": True},
+        "one graph": recorded,
+        "one graph bf16": recorded | {"bf16": True},
+    }
     table: list[list[str]] = []
     for rows in (256, 1024, 4096):
         batch = {key: value.pin_memory() for key, value in random_batch(rows).items()}

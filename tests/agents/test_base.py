@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import copy
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import cycle
 from pathlib import Path
 from types import FrameType
@@ -13,7 +16,7 @@ from torch import nn
 
 import counterpoint
 from counterpoint.agents import AGENTS, SavedAgent, agent_config, make_agent
-from counterpoint.agents.base import FiniteCheck, descend
+from counterpoint.agents.base import Agent, FiniteCheck, descend
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.ogbench.td_infonce import OGBenchTDInfoNCE
 from counterpoint.data.episode import Spaces
@@ -234,3 +237,76 @@ def test_compiled_updates_equal_plain_ones_and_resume(name: str, tmp_path: Path)
     for step in range(8, 16):
         one, other = (agent.update(point_batch(step), step) for agent in (resumed, compiled))
         torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-4, atol=1e-5)
+
+
+class StandInGraph:
+    """A CUDA graph whose replay runs the recorded update again, with the tensors that it was recorded with."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def replay(self) -> None:
+        (recorded,) = (one for one in self.agent._recorded.values() if id(one.graph) == id(self))
+        for name, value in recorded.update(recorded.inputs).items():
+            recorded.metrics[name].copy_(value)
+
+
+class StandInStream:
+    def wait_stream(self, other: object) -> None:
+        pass
+
+
+@contextmanager
+def recording(graph: StandInGraph) -> Iterator[None]:
+    """Undo the update that runs while it is recorded, because a GPU only records it."""
+    agent = graph.agent
+    modules = {name: copy.deepcopy(module.state_dict()) for name, module in agent.modules.items()}
+    optimizers = {name: copy.deepcopy(one.state_dict()) for name, one in agent.optimizers.items()}
+    yield
+    for name, module in agent.modules.items():
+        module.load_state_dict(modules[name])
+    for name, one in agent.optimizers.items():
+        one.load_state_dict(optimizers[name])
+
+
+@pytest.mark.parametrize("name", ["ddpg_her", "ogbench_qrl", "td3_bc", "td_infonce"])
+def test_recorded_updates_equal_plain_ones_and_are_recorded_again_after_loading(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, recorded = (make_agent({"name": name, "hidden": SMALL}, STATE) for _ in range(2))
+    recorded.recording = True
+    monkeypatch.setattr("torch.cuda.CUDAGraph", lambda: StandInGraph(recorded))
+    monkeypatch.setattr("torch.cuda.graph", recording)
+    monkeypatch.setattr("torch.cuda.Stream", StandInStream)
+    monkeypatch.setattr("torch.cuda.current_stream", StandInStream)
+    monkeypatch.setattr("torch.cuda.stream", nullcontext)
+    kept = []
+    for step in range(16):
+        if step == 7:
+            recorded.load_state(copy.deepcopy(recorded.state()))
+            assert not recorded._recorded
+        batch = {key: value + 0.01 * step if key == "action" else value for key, value in batch_of(STATE).items()}
+        one, other = plain.update(batch, step), recorded.update(batch, step)
+        kept.append((one, other))
+    for one, other in kept:  # a later replay must not change what an earlier update returned
+        assert {key: value.item() for key, value in one.items()} == {key: value.item() for key, value in other.items()}
+    torch.testing.assert_close(parameters(recorded), parameters(plain), rtol=0, atol=0)
+    assert all(one.graph is not None for one in recorded._recorded.values())
+
+
+@needs_gpu
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("name", [name for name, entry in AGENTS.items() if entry.agent.recordable])
+def test_updates_recorded_on_a_gpu_equal_plain_ones_and_resume(name: str, compile: bool) -> None:
+    plain, recorded, resumed = (
+        make_agent(
+            {"name": name, "hidden": SMALL, "cuda_graph": graph, "compile": graph and compile}, STATE, device="cuda"
+        )
+        for graph in (False, True, True)
+    )
+    for step in range(16):
+        if step == 8:
+            resumed.load_state(copy.deepcopy(recorded.state()))
+        one = plain.update(batch_of(STATE), step)
+        for agent in (recorded, resumed) if step >= 8 else (recorded,):
+            torch.testing.assert_close(agent.update(batch_of(STATE), step)["loss"], one["loss"], rtol=1e-3, atol=1e-4)

@@ -62,6 +62,14 @@ def test_several_processes_train_offline_and_uncompiled() -> None:
         recipe(compile=True).plan(given, Two())
 
 
+def test_a_cuda_graph_needs_a_gpu_and_one_process() -> None:
+    given = Given(data=(control_store(3),))
+    with pytest.raises(BadInputError, match=r"agent\.cuda_graph: found true without a GPU"):
+        recipe(cuda_graph=True).plan(given, One())
+    with pytest.raises(BadInputError, match=r"agent\.cuda_graph: found true in 2 processes"):
+        recipe(cuda_graph=True).plan(given, Two())
+
+
 def test_a_compiled_agent_needs_a_compiler_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(BadInputError, match=r"agent\.compile: found true without a C\+\+ compiler"):

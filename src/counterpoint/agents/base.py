@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -51,12 +52,14 @@ class AgentConfig(FrozenConfig):
         bf16: Run matrix products in bfloat16 (parameters and losses stay float32).
         compile: Compile the losses with `torch.compile`, on a GPU with CUDA graphs; a CPU needs a C++ compiler. The
             first updates wait for the compiler.
+        cuda_graph: Record the whole update, with its optimisers, as one CUDA graph, and replay it; for a GPU only.
     """
 
     hidden: tuple[PositiveInt, ...] = Field(default=(512, 512, 512, 512), min_length=1)
     discount: float = Field(default=0.99, gt=0, lt=1)
     bf16: bool = False
     compile: bool = False
+    cuda_graph: bool = False
 
 
 class Processes(Protocol):
@@ -102,6 +105,46 @@ class FiniteCheck:
             raise NonFiniteError(f"a loss of {self.agent} is not finite: {values}")
 
 
+class RecordedUpdate:
+    """An update that is recorded as a CUDA graph, so that the CPU starts it by one launch instead of hundreds.
+
+    The first calls are not recorded: they compile, and create the optimisers' moments. As PyTorch asks, they run on a
+    stream of their own.
+
+    Args:
+        update: Takes an update, given its inputs on the GPU, and returns its metrics. It must not wait for the GPU, and
+            the inputs of all calls must have the same shapes.
+    """
+
+    warmup: ClassVar[int] = 3
+
+    def __init__(self, update: Callable[[Mapping[str, Tensor]], Metrics]) -> None:
+        self.update, self.calls = update, 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: dict[str, Tensor] = {}
+        self.metrics: Metrics = {}
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Metrics:
+        """Take an update with these inputs, and return its metrics."""
+        self.calls += 1
+        if self.calls <= self.warmup:
+            own, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+            own.wait_stream(current)
+            with torch.cuda.stream(own):
+                metrics = self.update(inputs)
+            current.wait_stream(own)
+            return metrics
+        if self.graph is None:
+            self.inputs = {name: value.clone() for name, value in inputs.items()}
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):  # records the update without taking it
+                self.metrics = self.update(self.inputs)
+        for name, value in inputs.items():
+            self.inputs[name].copy_(value)
+        self.graph.replay()
+        return {name: value.clone() for name, value in self.metrics.items()}
+
+
 class Agent(ABC):
     """A goal-conditioned agent: a `Learner` (`update`, `evaluate`, `state`, `load_state`, `exports`) that can `act`.
 
@@ -123,6 +166,8 @@ class Agent(ABC):
     needs_reward: ClassVar[bool] = False
     """True for agents that learn from the data's reward; they cannot learn if all rewards are equal."""
     continuous_only: ClassVar[bool] = False
+    recordable: ClassVar[bool] = True
+    """False if updates differ in more than their inputs, so that a CUDA graph of one cannot stand for all."""
     value_name: ClassVar[str] = ""
     """The meaning of the result of `value`, for axes; empty for an agent without a value."""
     reads: frozenset[str]
@@ -145,8 +190,10 @@ class Agent(ABC):
         self.optimizers: dict[str, Optimizer] = {}
         self.targets: dict[str, float] = {}
         self.finite = FiniteCheck(self.name)
+        self.recording = config.cuda_graph and self.device.type == "cuda"
+        self._recorded: dict[bool, RecordedUpdate] = {}
         self.build(torch.Generator().manual_seed(seed))  # on the CPU, so that weights are the same on every device
-        mode = "reduce-overhead" if self.device.type == "cuda" else None
+        mode = "reduce-overhead" if self.device.type == "cuda" and not self.recording else None
         self._compiled = torch.compile(self._autocast_losses, mode=mode) if config.compile else None
 
     @abstractmethod
@@ -156,7 +203,7 @@ class Agent(ABC):
     def network(self, name: str, module: Network, lr: float) -> Network:
         """Register a network, which Adam trains at rate `lr` on the loss `NAME/loss`."""
         self.modules[name] = module.to(self.device)
-        self.optimizers[name] = torch.optim.Adam(module.parameters(), lr=lr, fused=True)
+        self.optimizers[name] = torch.optim.Adam(module.parameters(), lr=lr, fused=True, capturable=self.recording)
         return module
 
     def tracked(self, name: str, module: Network, lr: float, tau: float) -> tuple[Network, Network]:
@@ -244,11 +291,21 @@ class Agent(ABC):
             NonFiniteError: If a loss is not finite. On a CPU it is raised at once, before parameters change. On other
                 devices it is raised within 100 updates, and whenever the agent is saved.
         """
-        inputs = self._inputs(batch, self.generator("update", step))
+        inputs, alone = self._inputs(batch, self.generator("update", step)), self.critic_alone(step)
+        check = partial(self._check_losses, step)
+        if not self.recording:
+            return self._learn(alone, check, inputs)
+        if alone not in self._recorded:
+            self._recorded[alone] = RecordedUpdate(partial(self._learn, alone, None))
+        metrics = self._recorded[alone](inputs)
+        check(metrics)
+        return metrics
+
+    def _learn(self, alone: bool, check: Callable[[Metrics], None] | None, inputs: Mapping[str, Tensor]) -> Metrics:
         losses = (self._compiled or self._autocast_losses)(inputs)
         metrics = {name: value.detach().clone() for name, value in losses.items()}
-        self.finite.add({name: metrics[f"{name}/loss"] for name in self.optimizers}, step)
-        alone = self.critic_alone(step)
+        if check is not None:
+            check(metrics)
         chosen = {name: losses[f"{name}/loss"] for name in (["critic"] if alone else self.optimizers)}
         average = self.processes.average if self.processes else None
         descend(chosen, self.optimizers, clip_norm=self.clip_norm, average=average)
@@ -258,6 +315,9 @@ class Agent(ABC):
         for name, tau in self.targets.items():
             soft_update(self.modules[f"target_{name}"], self.modules[name], tau)
         return metrics
+
+    def _check_losses(self, step: int, metrics: Metrics) -> None:
+        self.finite.add({name: metrics[f"{name}/loss"] for name in self.optimizers}, step)
 
     @torch.no_grad()
     def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
@@ -337,12 +397,15 @@ class Agent(ABC):
                 module.load_state_dict(state["modules"][name])
             for name, optimizer in self.optimizers.items():
                 optimizer.load_state_dict(state["optimizers"][name])
+                for group in optimizer.param_groups:  # the state may come from a CPU
+                    group["capturable"] = self.recording
         except (KeyError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[-1].strip()
             expected = f"{self.name} for observations {self.spaces.observation} and goals {self.spaces.goal}"
             hint = "use the environment and the widths of the run that wrote it"
             raise BadInputError("checkpoint", f"networks that do not fit ({reason})", expected, hint) from None
         self.seed, self.acts = state["seed"], state["acts"]
+        self._recorded.clear()  # the optimisers have new tensors
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the modules that a user keeps, by name.

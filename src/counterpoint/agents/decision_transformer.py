@@ -132,6 +132,7 @@ class DecisionTransformer(RewardAgent):
     """Return- and goal-conditioned sequence model, for states and continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "decision_transformer"
+    recordable = False  # the rate warms up, and dropout draws from a generator that each update seeds
     reads = frozenset({*SEQUENCE, "goal"})
     config: DecisionTransformerConfig
 

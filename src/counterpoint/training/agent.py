@@ -107,12 +107,17 @@ class AgentRecipe(Recipe):
         expected = "--env for online training, --data for offline training"
         env = None if self.env.name == "none" else self.env
         require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
-        several = accelerator.num_processes > 1
+        several, on_gpu = accelerator.num_processes > 1, accelerator.device.type == "cuda"
         found = f"true in {accelerator.num_processes} processes"
-        require(not several or not self.agent.compile, "agent.compile", found, "false", "leave it out")
-        able = accelerator.device.type == "cuda" or any(map(shutil.which, ("g++", "clang++", "c++")))
+        for option in ("compile", "cuda_graph"):
+            alone = not (several and getattr(self.agent, option))
+            require(alone, f"agent.{option}", found, "false", "leave it out")
+        able = on_gpu or any(map(shutil.which, ("g++", "clang++", "c++")))
         found, expected = "true without a C++ compiler", "g++ or clang++ on a machine without a GPU"
         require(able or not self.agent.compile, "agent.compile", found, expected, "install one, or leave it out")
+        recordable = on_gpu and AGENTS[self.agent.name].agent.recordable
+        found = f"true for {self.agent.name}" if on_gpu else "true without a GPU"
+        require(recordable or not self.agent.cuda_graph, "agent.cuda_graph", found, "false", "leave it out")
         spaces, episode_steps = env_facts(env) if env else (None, 0)
         buffer, seed, loop = None, self.online.seed, self.loop
         identity: dict[str, Any] = {"fingerprint": None}
