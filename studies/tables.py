@@ -196,6 +196,18 @@ def when_reached(name: str, share: float = 0.9) -> str:
     return markdown(["agent", f"steps to success {share}, each seed"], rows)
 
 
+def learning_curve(name: str) -> str:
+    """Return success at each evaluation in training, for every agent; the mean over seeds if there are several."""
+    found = kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
+    curves = {row: [run["curve"] for run in one["runs"]] for row, one in found.items()}
+    steps = [point["step"] for point in next(iter(curves.values()))[0]]
+    rows = [
+        [f"{step:,}", *(number(np.mean([curve[at]["success"] for curve in runs])) for runs in curves.values())]
+        for at, step in enumerate(steps)
+    ]
+    return markdown(["environment steps", *(f"success of {row}" for row in curves)], rows)
+
+
 PAPER_TABLE_1 = {
     "umaze": ("84.9 ± 1.2", "76.8 ± 2.3", "79.8 ± 1.6", "65.4", "65.6", "87.5", "78.6"),
     "umaze-diverse": ("91.7 ± 1.3", "80.1 ± 1.3", "77.6 ± 2.8", "60.9", "51.2", "62.2", "71.4"),
@@ -315,6 +327,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "qrl search": partial(goal_reaching, "qrl_search"),
     "fetch reach corrupted": partial(goal_reaching, "fetch_reach_corrupted"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
+    "push gate": partial(goal_reaching, "push_gate"),
+    "push gate curve": partial(learning_curve, "push_gate"),
     "fetch reach lost": lost_to_corruption,
     "antmaze": antmaze,
     **{f"curation {name}": partial(curation.table, name) for name in ("kitchen", "metaworld")},
