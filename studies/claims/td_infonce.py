@@ -291,14 +291,21 @@ CLAIMS = (
                 for maze, study in (("Medium", "stitch"), ("Large", "stitch_large"))
                 for both, rows in _ACTORS.items()
             ),
-            Line(
-                "success on [pointmaze-medium-navigate](ogbench.md), both with OGBench's settings of contrastive RL",
-                "ogbench_cpu",
-                partial(above_on, "pointmaze-medium-navigate"),
-                partial(learned_on, "pointmaze-medium-navigate"),
-                0.073,
-                papers_measure=True,
-                fewest=8,
+            *(
+                Line(
+                    f"success on [{name}](ogbench.md#{name}), both with OGBench's settings of contrastive RL",
+                    study,
+                    partial(above_on, name, study),
+                    partial(learned_on, name, study),
+                    0.073,
+                    papers_measure=True,
+                    fewest=8,
+                )
+                for name, study in (
+                    ("pointmaze-medium-navigate", "ogbench_cpu"),
+                    ("antmaze-medium-navigate", "ogbench_antmaze"),
+                    ("antmaze-medium-stitch", "ogbench_antmaze_stitch"),
+                )
             ),
             Line(
                 "success on [pointmaze-medium-navigate](ogbench.md#tuned), each at its best of the same search",
@@ -307,26 +314,6 @@ CLAIMS = (
                 partial(learned_on, "pointmaze-medium-navigate", "ogbench_tuned"),
                 0.073,
                 settings="searched",
-                papers_measure=True,
-                fewest=8,
-            ),
-            Line(
-                "success on [antmaze-medium-navigate](ogbench.md#antmaze-medium-navigate), both with OGBench's "
-                "settings of contrastive RL",
-                "ogbench_antmaze",
-                partial(above_on, "antmaze-medium-navigate", "ogbench_antmaze"),
-                partial(learned_on, "antmaze-medium-navigate", "ogbench_antmaze"),
-                0.073,
-                papers_measure=True,
-                fewest=8,
-            ),
-            Line(
-                "success on [antmaze-medium-stitch](ogbench.md#antmaze-medium-stitch), both with OGBench's "
-                "settings of contrastive RL",
-                "ogbench_antmaze_stitch",
-                partial(above_on, "antmaze-medium-stitch", "ogbench_antmaze_stitch"),
-                partial(learned_on, "antmaze-medium-stitch", "ogbench_antmaze_stitch"),
-                0.073,
                 papers_measure=True,
                 fewest=8,
             ),

@@ -304,7 +304,7 @@ class Agent(ABC):
     def _learn(self, alone: bool, check: Callable[[Metrics], None] | None, inputs: Mapping[str, Tensor]) -> Metrics:
         losses = (self._compiled or self._autocast_losses)(inputs)
         metrics = {name: value.detach().clone() for name, value in losses.items()}
-        if check is not None:
+        if check is not None:  # it may read the losses, which a recording must not wait for
             check(metrics)
         chosen = {name: losses[f"{name}/loss"] for name in (["critic"] if alone else self.optimizers)}
         average = self.processes.average if self.processes else None
