@@ -56,13 +56,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def _cpu(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name with the numbers of its generation, because virtual machines name only the brand."""
+    lines = info.read_text().splitlines() if info.exists() else []
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    numbers = [f"{name} {fields[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in fields]
+    return fields["model name"] + (f" ({', '.join(numbers)})" if numbers else "")
 
 
 def _accelerator() -> str | None:
