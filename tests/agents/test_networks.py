@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents import make_agent
+from counterpoint.agents import make_agent, networks
 from counterpoint.agents.decision_transformer import DecisionTransformer
-from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, SituationMLP, initialise, pairs
+from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, initialise, pairs, product
 from counterpoint.agents.qrl import QRL
+from counterpoint.agents.situations import SituationMLP
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.data.episode import Spaces
 
@@ -215,3 +216,78 @@ def test_initialise_reaches_every_perceptron_of_a_module() -> None:
     before = [weight.clone() for weight in made.body.weights]
     initialise(made, "glorot", torch.Generator().manual_seed(1))
     assert all(not torch.equal(old, new) for old, new in zip(before, made.body.weights, strict=True))
+
+
+def operands(rows: int = 40, inputs: int = 160, outputs: int = 130) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    shapes = (2, rows, inputs), (2, inputs, outputs), (2, 1, outputs)
+    return [torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def taken(monkeypatch: pytest.MonkeyPatch, onednn: bool = True) -> list[torch.Size]:
+    """Choose whether oneDNN may be taken, and return the list to which each of its products adds its shape."""
+    shapes: list[torch.Size] = []
+    plain = networks._onednn
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        shapes.append(x.shape)
+        found: Tensor = plain(x, weight, bias)
+        return found
+
+    monkeypatch.setattr(networks, "ONEDNN", onednn)
+    monkeypatch.setattr(networks, "_onednn", noted)
+    return shapes
+
+
+mkldnn = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
+
+
+@mkldnn
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_product_of_either_library_is_that_of_exact_numbers(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves = operands()[: 3 if biased else 2]
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = torch.einsum("ebi,eio->ebo", *exact[:2]) + (exact[2] if biased else 0)
+    seed = torch.randn(expected.shape, generator=torch.Generator().manual_seed(5))
+    wanted = torch.autograd.grad((expected * seed).sum(), exact)
+    for onednn in (True, False):
+        shapes = taken(monkeypatch, onednn)
+        found = product(*leaves)
+        assert bool(shapes) == onednn
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+        for one, other in zip(torch.autograd.grad((found * seed).sum(), leaves), wanted, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
+        monkeypatch.undo()
+
+
+@mkldnn
+@pytest.mark.parametrize("rows", [16, 17, 39])
+def test_a_row_does_not_depend_on_the_number_of_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = taken(monkeypatch)
+    x, weight, bias = operands()
+    assert torch.equal(product(x[:, :rows], weight, bias), product(x, weight, bias)[:, :rows])
+    assert torch.equal(product(x[:, -rows:], weight, bias), product(x, weight, bias)[:, -rows:])
+    assert len(shapes) == 4
+
+
+def test_products_that_are_small_or_not_of_single_numbers_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = taken(monkeypatch)
+    product(*operands(rows=15))
+    product(*operands(inputs=16, outputs=16))
+    product(*(one.double() for one in operands()))
+    with torch.autocast("cpu", torch.bfloat16):
+        product(*operands())
+    assert shapes == []
+
+
+@mkldnn
+@pytest.mark.slow
+def test_a_compiled_product_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "ONEDNN", True)
+    leaves = operands()
+    compiled = torch.compile(lambda *each: product(*each).relu())
+    for function in (compiled, lambda *each: product(*each).relu()):
+        gradients = torch.autograd.grad(function(*leaves).sum(), leaves)
+        if function is compiled:
+            first = gradients
+    assert all(torch.equal(one, other) for one, other in zip(first, gradients, strict=True))

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import SituationMLP, initialise, noisy
+from counterpoint.agents.networks import initialise, noisy
+from counterpoint.agents.situations import SituationMLP
 from counterpoint.data.spec import Spec
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import StochasticPolicy
+from counterpoint.agents.situations import StochasticPolicy
 
 
 class GCBCConfig(AgentConfig):

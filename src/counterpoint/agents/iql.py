@@ -25,7 +25,8 @@ from torch import Tensor
 from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
 from counterpoint.agents.extraction import advantage_weight
 from counterpoint.agents.gcbc import gaussian_log_likelihood
-from counterpoint.agents.networks import SituationMLP, StochasticPolicy, initialise
+from counterpoint.agents.networks import initialise
+from counterpoint.agents.situations import SituationMLP, StochasticPolicy
 from counterpoint.agents.td3_bc import td_target
 
 

@@ -1,11 +1,11 @@
-"""Networks of goal-conditioned agents: ensembles of perceptrons, image encoders, policies, the contrastive critic."""
+"""Networks of goal-conditioned agents: ensembles of perceptrons, encoders of inputs, actors, the contrastive critic."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -111,7 +111,7 @@ class EnsembleMLP(nn.Module):
         """
         x, last = inputs.expand(len(self.weights[0]), *inputs.shape[-2:]), len(self.weights) - 1
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(*((bias.detach(), x, weight.detach()) if frozen else (bias, x, weight)))
+            x = product(x, *((weight.detach(), bias.detach()) if frozen else (weight, bias)))
             if number < last or self.activate_last:
                 x = self._follow(x, number, frozen)
         return x.to(self.weights[0].dtype)
@@ -126,6 +126,57 @@ class EnsembleMLP(nn.Module):
         # One call for each member, since a call for all cannot scale and shift in the same pass.
         width, members = x.shape[-1:], zip(x, scale, shift, strict=True)
         return torch.stack([functional.layer_norm(one, width, w, b, LAYER_NORM_EPSILON) for one, w, b in members])
+
+
+ONEDNN = "AVX512" in torch.backends.cpu.get_cpu_capability() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+"""True if oneDNN computes large products. PyTorch takes MKL, which does not use AVX-512 on AMD's processors."""
+LEAST_ROWS, LEAST_WEIGHTS = 16, 2**14
+"""Sizes from which oneDNN is faster in spite of the time that it takes to call it."""
+
+
+def product(
+    x: Float[Tensor, "E B I"], weight: Float[Tensor, "E I O"], bias: Float[Tensor, "E 1 O"] | None = None
+) -> Float[Tensor, "E B O"]:
+    """Return `x @ weight + bias`, by the fastest library for the processor and the sizes.
+
+    A row of the result does not depend on the number of rows, unless it is less than 16.
+    """
+    large = x.shape[1] >= LEAST_ROWS and weight.shape[1] * weight.shape[2] > LEAST_WEIGHTS
+    single = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
+    if ONEDNN and large and single and not torch.is_autocast_enabled("cpu"):
+        found: Tensor = _onednn(x, weight, bias)
+        return found
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
+
+
+@torch.library.custom_op("counterpoint::product", mutates_args=())
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `x @ weight + bias` by oneDNN; an operator of its own, because the compiler wants constant weights."""
+    biases = [None] * len(x) if bias is None else bias[:, 0]
+    linear = torch.ops.mkldnn._linear_pointwise
+    rows = [linear(one, w.T, b, "none", [], "") for one, w, b in zip(x, weight, biases, strict=True)]
+    return torch.stack(rows) if len(rows) > 1 else rows[0][None]
+
+
+@_onednn.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:2], weight.shape[2])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+    return (
+        _onednn(gradient, weight.mT, None) if of_x else None,
+        _onednn(x.mT, gradient, None) if of_weight else None,
+        gradient.sum(1, keepdim=True) if of_bias else None,
+    )
+
+
+_onednn.register_autograd(_gradients, setup_context=_keep)
 
 
 class ImageTrunk(nn.Module):
@@ -275,93 +326,6 @@ def actor(
     return kind(inputs, spaces.action, hidden, generator=generator)
 
 
-class StochasticPolicy(nn.Module):
-    """pi(a | s, g) including an encoder of inputs: N(a; tanh mu, sigma), or log-probabilities of discrete actions.
-
-    Args:
-        spaces: Shapes of observations, goals and actions.
-        hidden: Widths of the hidden layers.
-        generator: Generator for the initial weights.
-        min_scale: Number that is added to the standard deviation.
-    """
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        hidden: tuple[int, ...],
-        generator: torch.Generator | None = None,
-        *,
-        min_scale: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.min_scale = min_scale
-        self.encode = InputEncoder(spaces, generator=generator)
-        self.head = actor(spaces, self.encode.width, hidden, generator)
-
-    def gaussian(self, observation: Tensor, goal: Tensor) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
-        """Return the mean before its tanh and the standard deviation, in float32."""
-        loc, scale = self.head(self.encode.situation(observation, goal))
-        return loc.float(), scale.float() + self.min_scale
-
-    def log_probabilities(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
-        """Return the log-probabilities of discrete actions, in float32."""
-        logits: Tensor = self.head(self.encode.situation(observation, goal))
-        return logits.float()
-
-    def act(
-        self, observation: Tensor, goal: Tensor, generator: torch.Generator | None, spread: float = 0.0
-    ) -> Float[Tensor, "B A"] | Int[Tensor, " B"]:
-        """Return the policy's mode.
-
-        With a generator, return a sample plus noise of standard deviation `spread`, clipped to [-1, 1].
-        """
-        if isinstance(self.head, CategoricalActor):
-            scores = self.log_probabilities(observation, goal)
-            return torch.multinomial(scores.exp(), 1, generator=generator)[:, 0] if generator else scores.argmax(-1)
-        loc, scale = self.gaussian(observation, goal)
-        # The sum of two independent Gaussians is one Gaussian.
-        scale = torch.hypot(scale, scale.new_tensor(spread))
-        return noisy(torch.tanh(loc), scale, generator) if generator else torch.tanh(loc)
-
-
-class SituationMLP(nn.Module):
-    """E perceptrons over (s, g) with one shared encoder: V, Q, or a deterministic policy before its tanh.
-
-    Args:
-        spaces: Shapes of observations, goals and actions.
-        hidden: Widths of the hidden layers.
-        outputs: Number of outputs (O).
-        generator: Generator for the initial weights.
-        members: Number of perceptrons (E).
-        actions: Number of action dimensions (A) if the network also reads an action, as Q does; otherwise 0.
-        form: The form of the hidden layers.
-    """
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        hidden: tuple[int, ...],
-        outputs: int,
-        generator: torch.Generator | None = None,
-        *,
-        members: int = 1,
-        actions: int = 0,
-        form: Form = PLAIN,
-    ) -> None:
-        super().__init__()
-        self.encode = InputEncoder(spaces, generator=generator)
-        sizes = [self.encode.width + actions, *hidden, outputs]
-        self.body = EnsembleMLP(members, sizes, form=form, generator=generator)
-
-    def forward(
-        self, observation: Tensor, goal: Tensor, *action: Float[Tensor, "B A"], frozen: bool = False
-    ) -> Float[Tensor, "E B O"]:
-        """Return outputs; `frozen` lets gradients flow to the action but not to the parameters."""
-        situation = self.encode.situation(observation, goal)
-        found: Tensor = self.body(flat(situation.detach() if frozen else situation, *action), frozen=frozen)
-        return found
-
-
 class ContrastiveCritic(nn.Module):
     """Encoders phi and psi, two copies (twins) of each, behind one shared `InputEncoder`.
 
@@ -453,7 +417,7 @@ class ContrastiveCritic(nn.Module):
 def pairs(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 M D"]) -> Float[Tensor, "B M 2"]:
     """Return f for every pair of a row of phi and a row of psi, twins on the last axis, in the inputs' precision."""
     with torch.autocast(phi.device.type, enabled=False):
-        return torch.bmm(phi, psi.transpose(1, 2)).permute(1, 2, 0)
+        return product(phi, psi.transpose(1, 2)).permute(1, 2, 0)
 
 
 def matched(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "B 2"]:

@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import EnsembleMLP, GaussianActor, InputEncoder, StochasticPolicy, initialise, noisy
+from counterpoint.agents.networks import EnsembleMLP, GaussianActor, InputEncoder, initialise, noisy
+from counterpoint.agents.situations import StochasticPolicy
 from counterpoint.data.episode import Spaces
 
 

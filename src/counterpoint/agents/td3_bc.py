@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
-from counterpoint.agents.networks import SituationMLP, initialise, noisy
+from counterpoint.agents.networks import initialise, noisy
+from counterpoint.agents.situations import SituationMLP
 from counterpoint.objectives.td3_bc_pretraining import smoothed_action, td3_bc_actor_loss
 
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from counterpoint.agents.base import Agent, AgentConfig
 from counterpoint.agents.extraction import GoalPolicy
-from counterpoint.agents.networks import Activation, ContrastiveCritic, Form, SituationMLP, initialise
+from counterpoint.agents.networks import Activation, ContrastiveCritic, Form, initialise
+from counterpoint.agents.situations import SituationMLP
 from counterpoint.data.spec import Spec
 from counterpoint.data.transitions import GoalMix
 
