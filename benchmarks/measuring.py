@@ -29,8 +29,14 @@ CODE: dict[str, tuple[str, ...]] = {
     "sampling_noise": ("data/sampler.py", "data/draws.py", "data/store.py:EpisodeStore", "data/replay.py"),
     "streaming": ("data/resize.py", "formats/epic.py", "data/sampler.py"),
     "collection": ("envs/rendering.py", "envs/metaworld/env.py", "envs/metaworld/collect.py"),
-    "agent_update": ("agents/td_infonce.py", "agents/contrastive.py", "objectives/td_infonce.py"),
+    "agent_update": (
+        "agents/td_infonce.py",
+        "agents/contrastive.py",
+        "agents/networks.py:product",
+        "objectives/td_infonce.py",
+    ),
     "agent_ogbench": (
+        "agents/networks.py:product",
         "agents/ogbench/base.py",
         "agents/ogbench/gciql.py",
         "agents/ogbench/qrl.py",
