@@ -244,18 +244,22 @@ mkldnn = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), 
 
 @mkldnn
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_product_of_either_library_is_that_of_exact_numbers(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [(40, 130, 2), (1, 130, 1), (40, 1, 1)], ids=["permuted", "one row", "one column"])
+def test_a_product_of_either_library_is_that_of_exact_numbers(
+    biased: bool, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     leaves = operands()[: 3 if biased else 2]
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     expected = torch.einsum("ebi,eio->ebo", *exact[:2]) + (exact[2] if biased else 0)
-    seed = torch.randn(expected.shape, generator=torch.Generator().manual_seed(5))
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+    seed = drawn.permute(2, 0, 1).expand(expected.shape)  # gradients of these layouts reach the products
     wanted = torch.autograd.grad((expected * seed).sum(), exact)
     for onednn in (True, False):
         shapes = taken(monkeypatch, onednn)
         found = product(*leaves)
         assert bool(shapes) == onednn
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
-        for one, other in zip(torch.autograd.grad((found * seed).sum(), leaves), wanted, strict=True):
+        for one, other in zip(torch.autograd.grad(found, leaves, seed), wanted, strict=True):
             torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
         monkeypatch.undo()
 
