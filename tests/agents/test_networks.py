@@ -277,11 +277,21 @@ def test_a_row_does_not_depend_on_the_number_of_rows(rows: int, monkeypatch: pyt
 def test_products_that_are_small_or_not_of_single_numbers_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = taken(monkeypatch)
     product(*operands(rows=15))
-    product(*operands(inputs=16, outputs=16))
+    product(*operands(inputs=128, outputs=128))
+    product(*operands(inputs=511, outputs=5))
+    product(*(one[:1] for one in operands(inputs=512, outputs=1)))
     product(*(one.double() for one in operands()))
     with torch.autocast("cpu", torch.bfloat16):
         product(*operands())
     assert shapes == []
+
+
+@mkldnn
+def test_wide_layers_of_few_outputs_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = taken(monkeypatch)
+    product(*operands(inputs=512, outputs=1))
+    product(*(one[:1] for one in operands(inputs=512, outputs=2)))
+    assert len(shapes) == 2
 
 
 @mkldnn

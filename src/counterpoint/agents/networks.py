@@ -130,8 +130,8 @@ class EnsembleMLP(nn.Module):
 
 ONEDNN = "AVX512" in torch.backends.cpu.get_cpu_capability() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """True if oneDNN computes large products. PyTorch takes MKL, which does not use AVX-512 on AMD's processors."""
-LEAST_ROWS, LEAST_WEIGHTS = 16, 2**14
-"""Sizes from which oneDNN is faster in spite of the time that it takes to call it."""
+LEAST_ROWS, LEAST_WEIGHTS, WIDE = 16, 2**14, 512
+"""Sizes from which oneDNN is faster in spite of the time that it takes to call it; wide layers of few outputs count."""
 
 
 def product(
@@ -141,7 +141,9 @@ def product(
 
     A row of the result does not depend on the number of rows, unless it is less than 16.
     """
-    large = x.shape[1] >= LEAST_ROWS and weight.shape[1] * weight.shape[2] > LEAST_WEIGHTS
+    members, inputs, outputs = weight.shape
+    heavy = inputs * outputs > LEAST_WEIGHTS or (inputs >= WIDE and members * outputs > 1)
+    large = heavy and x.shape[1] >= LEAST_ROWS
     single = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     if ONEDNN and large and single and not torch.is_autocast_enabled("cpu"):
         found: Tensor = _onednn(x, weight, bias)
