@@ -6,7 +6,8 @@
     python benchmarks/agents.py collection                    steps a second of FetchPush, and gymnasium's
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
-`update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs. JAX (left out if it is not
+`update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs; also with the matrix products that
+PyTorch takes, which differ where oneDNN is faster. JAX (left out if it is not
 installed) starts from the same weights and noise and must agree in both losses over three updates. In each round,
 every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32
 for larger batches. `ogbench`: the sizes of `cube-single-play` and networks of 3 x 512 at batch 256; IMPLS is the
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoint.agents import make_agent
+from counterpoint.agents import make_agent, networks
 from counterpoint.agents.base import Agent
 from counterpoint.agents.networks import EnsembleMLP, GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
@@ -60,6 +61,19 @@ def random_batch(rows: int) -> dict[str, Tensor]:
 def library_update(batch: dict[str, Tensor], device: str = "cpu", **settings: Any) -> Candidate:
     agent, steps = TDInfoNCE(TDInfoNCEConfig(**settings), FETCH, device=device), iter(range(10**9))
     return lambda: agent.update(batch, next(steps))
+
+
+def by_pytorch(run: Candidate) -> Candidate:
+    """Return `run` with PyTorch's own matrix products."""
+
+    def own() -> Any:
+        before, networks.ONEDNN = networks.ONEDNN, False
+        try:
+            return run()
+        finally:
+            networks.ONEDNN = before
+
+    return own
 
 
 def jax_update(batch: dict[str, Tensor]) -> Candidate:
@@ -153,7 +167,11 @@ def jax_update(batch: dict[str, Tensor]) -> Candidate:
 
 def update(rounds: int) -> dict[str, Any]:
     batch = random_batch(256)
-    candidates = {"float32": library_update(batch), "bf16": library_update(batch, bf16=True)}
+    candidates = {
+        "float32": library_update(batch),
+        "float32, PyTorch's products": by_pytorch(library_update(batch)),
+        "bf16": library_update(batch, bf16=True),
+    }
     if find_spec("jax"):
         candidates["jax"] = jax_update(batch)
     for _ in range(3):
