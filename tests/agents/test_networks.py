@@ -264,7 +264,7 @@ def test_a_product_of_either_library_is_that_of_exact_numbers(
         monkeypatch.undo()
 
 
-@mkldnn
+@pytest.mark.skipif(not networks.ONEDNN, reason="oneDNN is taken on processors with AVX-512 alone")
 @pytest.mark.parametrize("rows", [16, 17, 39])
 def test_a_row_does_not_depend_on_the_number_of_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = taken(monkeypatch)
