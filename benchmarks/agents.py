@@ -39,10 +39,13 @@ from counterpoint.agents import make_agent, networks
 from counterpoint.agents.base import Agent
 from counterpoint.agents.networks import EnsembleMLP, GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
-from counterpoint.data.episode import Spaces
+from counterpoint.data.episode import GoalEpisode, Spaces
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.sampler import Sampler
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from counterpoint.envs.rendering import import_robotics
 from counterpoint.envs.vector import VectorEnv
+from counterpoint.training.agent import DeviceSampler
 from measuring import in_turns, parser, processor_ms, write
 
 FETCH = Spaces(observation=(10,), goal=(3,), action=4)
@@ -249,7 +252,7 @@ def ogbench(rounds: int, impls: str) -> dict[str, Any]:
 
 
 def update_gpu(rounds: int) -> dict[str, Any]:
-    """Updates per second; every update copies a fresh batch from the host."""
+    """Updates per second: of one batch, which each update copies from the host, and of batches that are drawn."""
     recorded = {"compile": True, "cuda_graph": True}
     ways = {
         "plain": {},
@@ -272,7 +275,28 @@ def update_gpu(rounds: int) -> dict[str, Any]:
                 run()
             torch.cuda.synchronize()
             table[-1].append(f"{100 * rounds / (time.perf_counter() - started):.0f}")
-    return {"tables": {"updates a second": {"head": ["batch", *ways], "rows": table}}}
+        table[-1] += [f"{updates_of(kept, rows, 100 * rounds):.0f}" for kept in (False, True)]
+    head = ["batch", *ways, "one graph, drawn batches", "one graph, drawn on the device"]
+    return {"tables": {"updates a second": {"head": head, "rows": table}}}
+
+
+def updates_of(kept: bool, rows: int, count: int, device: str = "cuda") -> float:
+    """Return updates per second of one graph on batches of 100,000 random transitions, kept on the device or not."""
+    rng, buffer = np.random.default_rng(0), ReplayBuffer(FETCH, capacity=100_000)
+    for _ in range(100_000 // FETCH_STEPS):
+        states = rng.normal(size=(FETCH_STEPS + 1, 13)).astype(np.float32)
+        actions = rng.uniform(-1, 1, (FETCH_STEPS, 4))
+        buffer.append(GoalEpisode(states[:, :10], states[:, 10:], states[0, 10:], actions, np.zeros(FETCH_STEPS)))
+    agent = TDInfoNCE(TDInfoNCEConfig(compile=True, cuda_graph=True), FETCH, device=device)
+    bound, drawn = agent.sampling().bind(buffer), {"batch_size": rows, "seed": 0}
+    sampler = DeviceSampler(buffer, bound, agent.device, **drawn) if kept else Sampler(buffer, bound, **drawn)
+    for step, batch in enumerate(sampler.batches(0, 20 + count)):
+        if step == 20:
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+        agent.update(batch, step)
+    torch.cuda.synchronize()
+    return count / (time.perf_counter() - started)
 
 
 def collection(rounds: int) -> dict[str, Any]:

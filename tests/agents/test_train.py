@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.agents import AGENTS
+from counterpoint.agents import AGENTS, make_agent
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
+from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.hub import load
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
@@ -21,7 +22,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.formats.minari.reader import replay_from_store
 from counterpoint.formats.video import probe_video
-from counterpoint.training.agent import AgentRecipe
+from counterpoint.training.agent import AgentRecipe, DeviceSampler, OfflineDataConfig, open_replay
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from tests.marks import quick
@@ -157,6 +158,34 @@ def test_an_offline_run_that_was_stopped_ends_like_one_that_was_not(maze: Path, 
     for name, module in a.modules.items():
         for key, value in module.state_dict().items():
             assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
+
+
+@pytest.mark.parametrize("name", sorted(AGENTS))
+def test_batches_of_data_on_the_device_are_the_same(name: str, maze: Path) -> None:
+    buffer = open_replay(maze, OfflineDataConfig())
+    bound = make_agent({"name": name}, buffer.spaces).sampling().bind(buffer)
+    plain = Sampler(buffer, bound, batch_size=16, seed=3)
+    kept = DeviceSampler(buffer, bound, torch.device("cpu"), batch_size=16, seed=3)
+    for one, other in zip(plain.batches(2, 5), kept.batches(2, 5), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(value, other[key]) and value.dtype == other[key].dtype for key, value in one.items())
+
+
+def test_a_run_on_data_on_the_device_is_the_same_run(maze: Path, tmp_path: Path) -> None:
+    for kept in (False, True):
+        train_agent("td_infonce", tmp_path / str(kept), OFFLINE | {"train.on_device": kept}, data=str(maze))
+    a, b = (load(tmp_path / str(kept)).agent for kept in (False, True))
+    for name, module in a.modules.items():
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
+
+
+def test_data_that_do_not_fit_on_the_gpu_are_refused(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1000, 2000))
+    buffer = open_replay(maze, OfflineDataConfig())
+    bound = make_agent({"name": "gcbc"}, buffer.spaces).sampling().bind(buffer)
+    with pytest.raises(BadInputError, match=r"train\.on_device: found data of .* leave it out"):
+        DeviceSampler(buffer, bound, torch.device("cuda"), batch_size=16, seed=3)
 
 
 def test_the_recorder_s_own_evaluation_is_taken(maze: Path, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from pydantic import BaseModel
@@ -15,9 +17,11 @@ from pydantic import BaseModel
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Agent
 from counterpoint.config import FrozenConfig, Tree, free
+from counterpoint.data.draws import owners
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.sampler import Sampler
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.spec import BoundSpec
+from counterpoint.data.store import EpisodeStore, spread
 from counterpoint.envs.goal.env import EnvConfig, env_facts, goal_envs, in_another_env, matched
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, require_known
@@ -54,10 +58,16 @@ class OfflineDataConfig(FrozenConfig):
 
 
 class OfflineTrainConfig(AgentLoopConfig):
-    """The offline loop's settings."""
+    """The offline loop's settings.
+
+    Attributes:
+        on_device: Keep the data on the device and gather batches there; the batches are the same. It is meant for a GPU
+            with room for the data.
+    """
 
     steps: int | None = free(500_000, ge=1)
     save_every: int = free(10_000, ge=1)
+    on_device: bool = free(False)
 
 
 class AgentRecipe(Recipe):
@@ -151,7 +161,9 @@ class AgentRecipe(Recipe):
             if buffer is None:
                 return self._online(agent, run, episode_steps, save)
             bound = agent.sampling().bind(buffer)
-            replay = Sampler(buffer, bound, batch_size=self.train.batch_size, seed=self.train.seed)
+            drawn: dict[str, Any] = {"batch_size": self.train.batch_size, "seed": self.train.seed}
+            kept = self.train.on_device
+            replay = DeviceSampler(buffer, bound, agent.device, **drawn) if kept else Sampler(buffer, bound, **drawn)
             evaluate = None
             if env is not None:
                 seeds = evaluation_seeds(self.train.seed, 1, self.data.eval_episodes, env.tasks)
@@ -178,6 +190,53 @@ class AgentRecipe(Recipe):
         )
         envs, followed = goal_envs(self.env, online.envs, online.worker_timeout), agent.processes is not None
         return Job(agent, OnlineSource(agent, buffer, envs, online, followed=followed), save, evaluate=evaluate)
+
+
+class DeviceSampler(Sampler):
+    """A sampler of a replay buffer that keeps the data on a device: only the numbers of the drawn states move there.
+
+    Each batch equals that of `Sampler`; what is drawn and not read, such as `future_offset`, stays on the CPU.
+
+    Args:
+        buffer: The episodes; they are copied, so the buffer must not change afterwards.
+        bound: The spec, bound to the buffer.
+        device: The device.
+        batch_size: B, samples per batch.
+        seed: The run's seed.
+
+    Raises:
+        BadInputError: When the data do not fit into the GPU's free memory.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, bound: BoundSpec, device: torch.device, *, batch_size: int, seed: int
+    ) -> None:
+        super().__init__(buffer, bound, batch_size=batch_size, seed=seed)
+        episode, self._starts = owners(buffer.lengths + 1)  # numbers of states, end to end
+        steps = np.arange(len(episode)) - self._starts[episode]
+        sources = sorted({read.source for read in bound.spec.reads.values()})
+        columns = {name: torch.from_numpy(buffer.gather(name, episode, steps)) for name in sources}
+        if device.type == "cuda":
+            need, (free, _) = sum(column.nbytes for column in columns.values()), torch.cuda.mem_get_info(device)
+            found, expected = f"data of {need / 1e9:.2f} GB", f"at most the {free / 1e9:.2f} GB of free memory"
+            require(need < free, "train.on_device", found, expected, "leave it out")
+        self._device = device
+        self._columns = {name: column.to(device) for name, column in columns.items()}
+
+    def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Yield the batches of steps `start` to `stop - 1`."""
+        return map(self.__getitem__, range(start, stop))
+
+    def __getitem__(self, step: int) -> dict[str, Any]:
+        """Return the batch of one step."""
+        draws, values = self.table.draw(self.batch_size, self.seed, step, self._wanted)
+        places = {at: spread(self._starts[draws[at].episode], draws[at].steps) + draws[at].steps for at in self._wanted}
+        # One copy of all numbers takes a fraction of the time of one for each draw.
+        numbers = torch.from_numpy(np.concatenate([place.ravel() for place in places.values()])).to(self._device)
+        parts = torch.split(numbers, [place.size for place in places.values()])
+        rows = {at: part.view(place.shape) for (at, place), part in zip(places.items(), parts, strict=True)}
+        batch = {key: self._columns[read.source][rows[read.at]] for key, read in self.bound.spec.reads.items()}
+        return batch | {key: torch.from_numpy(value) for key, value in values.items()}
 
 
 def _evaluation(agent: Agent, envs: VectorEnv, seeds: list[int], run: Run) -> Callable[[int], dict[str, float]]:
