@@ -303,6 +303,7 @@ CLAIMS = (
                 )
                 for name, study in (
                     ("pointmaze-medium-navigate", "ogbench_cpu"),
+                    ("pointmaze-medium-stitch", "ogbench_pointmaze_stitch"),
                     ("antmaze-medium-navigate", "ogbench_antmaze"),
                     ("antmaze-medium-stitch", "ogbench_antmaze_stitch"),
                 )
