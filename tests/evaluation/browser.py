@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
 import subprocess
@@ -26,6 +27,10 @@ FLAGS = (
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",
 )
+
+
+class LeftError(Exception):
+    """The page was left for another one while it was asked."""
 
 
 class Browser:
@@ -81,10 +86,12 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until a script's value is true."""
-        deadline = time.monotonic() + PATIENCE
-        while not self.run(condition):
+        deadline, true = time.monotonic() + PATIENCE, False
+        while not true:
             assert time.monotonic() < deadline, f"it never came true: {condition}"
-            time.sleep(0.05)
+            with contextlib.suppress(LeftError):
+                true = self.run(condition)
+            time.sleep(0 if true else 0.05)
 
     def run(self, script: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -135,6 +142,8 @@ class Browser:
         while True:
             answer = json.loads(self._socket.recv())
             if answer.get("id") == self._last:
+                if answer.get("error", {}).get("message") == "Inspected target navigated or closed":
+                    raise LeftError(f"{method} asked a page that was being left")
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]
                 return result
