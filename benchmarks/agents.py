@@ -6,9 +6,9 @@
     python benchmarks/agents.py collection                    steps a second of FetchPush, and gymnasium's
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
-`update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs; also with the matrix products that
-PyTorch takes, which differ where oneDNN is faster. JAX (left out if it is not
-installed) starts from the same weights and noise and must agree in both losses over three updates. In each round,
+`update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs; also with PyTorch's own matrix
+products in place of oneDNN's. JAX (left out if it is not installed) starts from the same weights and noise. All must
+agree in both losses over three updates. In each round,
 every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32
 for larger batches. `ogbench`: the sizes of `cube-single-play` and networks of 3 x 512 at batch 256; IMPLS is the
 folder `impls` of OGBench's repository, whose requirements must be installed beside this library. `collection`: random
@@ -261,6 +261,11 @@ def update_gpu(rounds: int) -> dict[str, Any]:
         "one graph": recorded,
         "one graph bf16": recorded | {"bf16": True},
     }
+    rng, buffer = np.random.default_rng(0), ReplayBuffer(FETCH, capacity=100_000)
+    for _ in range(100_000 // FETCH_STEPS):
+        states = rng.normal(size=(FETCH_STEPS + 1, 13)).astype(np.float32)
+        actions = rng.uniform(-1, 1, (FETCH_STEPS, 4))
+        buffer.append(GoalEpisode(states[:, :10], states[:, 10:], states[0, 10:], actions, np.zeros(FETCH_STEPS)))
     table: list[list[str]] = []
     for rows in (256, 1024, 4096):
         batch = {key: value.pin_memory() for key, value in random_batch(rows).items()}
@@ -275,19 +280,14 @@ def update_gpu(rounds: int) -> dict[str, Any]:
                 run()
             torch.cuda.synchronize()
             table[-1].append(f"{100 * rounds / (time.perf_counter() - started):.0f}")
-        table[-1] += [f"{updates_of(kept, rows, 100 * rounds):.0f}" for kept in (False, True)]
+        table[-1] += [f"{updates_of(buffer, kept, rows, 100 * rounds):.0f}" for kept in (False, True)]
     head = ["batch", *ways, "one graph, drawn batches", "one graph, drawn on the device"]
     return {"tables": {"updates a second": {"head": head, "rows": table}}}
 
 
-def updates_of(kept: bool, rows: int, count: int, device: str = "cuda") -> float:
-    """Return updates per second of one graph on batches of 100,000 random transitions, kept on the device or not."""
-    rng, buffer = np.random.default_rng(0), ReplayBuffer(FETCH, capacity=100_000)
-    for _ in range(100_000 // FETCH_STEPS):
-        states = rng.normal(size=(FETCH_STEPS + 1, 13)).astype(np.float32)
-        actions = rng.uniform(-1, 1, (FETCH_STEPS, 4))
-        buffer.append(GoalEpisode(states[:, :10], states[:, 10:], states[0, 10:], actions, np.zeros(FETCH_STEPS)))
-    agent = TDInfoNCE(TDInfoNCEConfig(compile=True, cuda_graph=True), FETCH, device=device)
+def updates_of(buffer: ReplayBuffer, kept: bool, rows: int, count: int) -> float:
+    """Return updates per second of one graph on batches of recorded transitions, kept on the device or not."""
+    agent = TDInfoNCE(TDInfoNCEConfig(compile=True, cuda_graph=True), FETCH, device="cuda")
     bound, drawn = agent.sampling().bind(buffer), {"batch_size": rows, "seed": 0}
     sampler = DeviceSampler(buffer, bound, agent.device, **drawn) if kept else Sampler(buffer, bound, **drawn)
     for step, batch in enumerate(sampler.batches(0, 20 + count)):

@@ -150,14 +150,18 @@ def test_every_agent_trains_on_recorded_data(name: str, maze: Path, tmp_path: Pa
     assert saved.env["name"] == "PointMaze_UMaze-v3"
 
 
+def assert_same_agents(one: Path, other: Path) -> None:
+    a, b = (load(run).agent for run in (one, other))
+    for name, module in a.modules.items():
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
+
+
 def test_an_offline_run_that_was_stopped_ends_like_one_that_was_not(maze: Path, tmp_path: Path) -> None:
     for out, steps in ((tmp_path / "a", (6,)), (tmp_path / "b", (3, 6))):
         for each in steps:
             train_agent("td_infonce", out, OFFLINE | {"train.steps": each}, data=str(maze))
-    a, b = (load(tmp_path / run).agent for run in "ab")
-    for name, module in a.modules.items():
-        for key, value in module.state_dict().items():
-            assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
+    assert_same_agents(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize("name", sorted(AGENTS))
@@ -174,10 +178,7 @@ def test_batches_of_data_on_the_device_are_the_same(name: str, maze: Path) -> No
 def test_a_run_on_data_on_the_device_is_the_same_run(maze: Path, tmp_path: Path) -> None:
     for kept in (False, True):
         train_agent("td_infonce", tmp_path / str(kept), OFFLINE | {"train.on_device": kept}, data=str(maze))
-    a, b = (load(tmp_path / str(kept)).agent for kept in (False, True))
-    for name, module in a.modules.items():
-        for key, value in module.state_dict().items():
-            assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
+    assert_same_agents(tmp_path / "False", tmp_path / "True")
 
 
 def test_data_that_do_not_fit_on_the_gpu_are_refused(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:

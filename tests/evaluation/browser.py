@@ -86,12 +86,13 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until a script's value is true."""
-        deadline, true = time.monotonic() + PATIENCE, False
-        while not true:
-            assert time.monotonic() < deadline, f"it never came true: {condition}"
+        deadline = time.monotonic() + PATIENCE
+        while True:
             with contextlib.suppress(LeftError):
-                true = self.run(condition)
-            time.sleep(0 if true else 0.05)
+                if self.run(condition):
+                    return
+            assert time.monotonic() < deadline, f"it never came true: {condition}"
+            time.sleep(0.05)
 
     def run(self, script: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
