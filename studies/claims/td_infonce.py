@@ -304,6 +304,7 @@ CLAIMS = (
                 for name, study in (
                     ("pointmaze-medium-navigate", "ogbench_cpu"),
                     ("pointmaze-medium-stitch", "ogbench_pointmaze_stitch"),
+                    ("pointmaze-large-navigate", "ogbench_pointmaze_large"),
                     ("antmaze-medium-navigate", "ogbench_antmaze"),
                     ("antmaze-medium-stitch", "ogbench_antmaze_stitch"),
                 )
