@@ -341,6 +341,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ogbench antmaze stitch": lambda: ogbench.table(kept("ogbench_antmaze_stitch", ogbench.summary)),
     "ogbench pointmaze stitch": lambda: ogbench.table(kept("ogbench_pointmaze_stitch", ogbench.summary)),
     "ogbench pointmaze large": lambda: ogbench.table(kept("ogbench_pointmaze_large", ogbench.summary)),
+    "ogbench pointmaze large gcbc": lambda: ogbench.table(kept("ogbench_pointmaze_large_gcbc", ogbench.summary)),
     "ogbench gcivl": lambda: ogbench.table(kept("ogbench_gcivl", ogbench.summary)),
     "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
