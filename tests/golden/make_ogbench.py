@@ -5,7 +5,8 @@
     env/bin/python tests/golden/make_ogbench.py impls OUT
 
 `OUT/ogbench_AGENT_a.npz` holds the parameters of a small agent (`p/...`), a batch, the losses and their gradients
-(`grad/...`), all in float64; the file beside it says how they were made.
+(`grad/...`), and the parameters after three updates with that batch (`after/...`), all in float64; the file beside it
+says how they were made.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROWS, OBSERVATION, ACTION, HIDDEN = 5, 6, 3, (16, 16)
+ROWS, OBSERVATION, ACTION, HIDDEN, UPDATES = 5, 6, 3, (16, 16), 3
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gcbc": ("gcbc", {}),
     "gcivl": ("gcivl", {}),
@@ -69,6 +70,10 @@ def main(impls: str, out: str) -> None:
         goals = batch["high_actor_goals" if kind == "hiql" else "actor_goals"]
         action = agent.sample_actions(batch["observations"], goals, seed=jax.random.PRNGKey(0), temperature=0.0)
         arrays["acted"] = np.asarray(action)
+        for _ in range(UPDATES):
+            agent, _ = agent.update(batch)
+        after = flatten_dict(agent.network.params)
+        arrays |= {f"after/{'/'.join(path)}": np.asarray(value) for path, value in after.items()}
         np.savez_compressed(Path(out) / f"ogbench_{name}_a.npz", **arrays)
         about: dict[str, Any] = {
             "official": "seohongpark/ogbench@1d41409",
@@ -76,6 +81,7 @@ def main(impls: str, out: str) -> None:
             "changes": changes,
         }
         about |= {"rows": ROWS, "observation": OBSERVATION, "action": ACTION, "hidden": HIDDEN, "dtype": "float64"}
+        about["updates"] = UPDATES
         (Path(out) / f"ogbench_{name}_a.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 

@@ -69,3 +69,27 @@ def assert_same_gradients(losses: Arrays, parameters: list[tuple[Tensor, str]], 
         expected = arrays[f"grad/{name}"].reshape(parameter.shape)
         close = torch.allclose(gradient, expected, rtol=1e-6, atol=1e-10)
         assert close, f"{name}: {(gradient - expected).abs().max()}"
+
+
+def assert_same_updates(
+    agent: Any,
+    batch: Arrays,
+    parameters: list[tuple[Tensor, str]],
+    arrays: Arrays,
+    targets: list[tuple[Tensor, str]] | None = None,
+) -> None:
+    """Three updates with the batch end at OGBench's parameters.
+
+    OGBench's targets move towards the parameters before an update, ours towards those after it, so that ours are ahead
+    by tau times the parameters' own way. This changes later updates by less than a hundredth of the learning rate, 3e-4.
+    """
+    for step in range(3):
+        agent.update(batch, step)
+    for parameter, name in parameters:
+        expected = arrays[f"after/{name}"].reshape(parameter.shape)
+        assert torch.allclose(parameter, expected, rtol=0, atol=3e-6), f"{name}: {(parameter - expected).abs().max()}"
+    for parameter, name in targets or []:
+        online = name.replace("modules_target_", "modules_")
+        ahead = agent.config.tau * (arrays[f"after/{online}"] - arrays[f"p/{online}"])
+        expected = (arrays[f"after/{name}"] + ahead).reshape(parameter.shape)
+        assert torch.allclose(parameter, expected, rtol=0, atol=1e-7), f"{name}: {(parameter - expected).abs().max()}"

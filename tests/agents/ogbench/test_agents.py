@@ -29,7 +29,14 @@ from tests.agents.baseline_batches import (
     assert_resumes,
     batch_of,
 )
-from tests.agents.ogbench.from_golden import assert_same_gradients, fill, ogbench_agent, places, policy_places
+from tests.agents.ogbench.from_golden import (
+    assert_same_gradients,
+    assert_same_updates,
+    fill,
+    ogbench_agent,
+    places,
+    policy_places,
+)
 from tests.marks import quick
 
 NAMES = ("ogbench_gcbc", "gcivl", "gciql", "ogbench_crl", "ogbench_qrl", "hiql", "ogbench_td_infonce")
@@ -45,7 +52,8 @@ def test_gcivl_equals_ogbench_s() -> None:
     agent, batch, arrays = ogbench_agent("gcivl", "gcivl")
     trained = places(agent.value_network.body, "modules_value/value_net")
     trained += policy_places(agent.actor.head, "modules_actor")
-    fill([*trained, *places(agent.target_value.body, "modules_target_value/value_net")], arrays)
+    targets = places(agent.target_value.body, "modules_target_value/value_net")
+    fill([*trained, *targets], arrays)
     found = agent.losses(batch)
     torch.testing.assert_close(found["value/loss"], arrays["info/value/value_loss"], **CLOSE)
     torch.testing.assert_close(found["actor/loss"], arrays["info/actor/actor_loss"], **CLOSE)
@@ -53,6 +61,7 @@ def test_gcivl_equals_ogbench_s() -> None:
         agent.choose(batch["observation"], batch["actor_goal"], (), None), arrays["acted"], **CLOSE
     )
     assert_same_gradients(found, trained, arrays)
+    assert_same_updates(agent, batch, trained, arrays, targets)
 
 
 @pytest.mark.parametrize("extraction", ["ddpg_bc", "awr"])
@@ -62,7 +71,8 @@ def test_gciql_equals_ogbench_s(extraction: str) -> None:
     trained = places(agent.value_network.body, "modules_value/value_net")
     trained += places(agent.critic.body, "modules_critic/value_net")
     trained += policy_places(agent.actor.head, "modules_actor")
-    fill([*trained, *places(agent.target_critic.body, "modules_target_critic/value_net")], arrays)
+    targets = places(agent.target_critic.body, "modules_target_critic/value_net")
+    fill([*trained, *targets], arrays)
     found = agent.losses(batch)
     for ours, theirs in (("value", "value/value"), ("critic", "critic/critic"), ("actor", "actor/actor")):
         torch.testing.assert_close(found[f"{ours}/loss"], arrays[f"info/{theirs}_loss"], **CLOSE)
@@ -70,6 +80,7 @@ def test_gciql_equals_ogbench_s(extraction: str) -> None:
         agent.choose(batch["observation"], batch["actor_goal"], (), None), arrays["acted"], **CLOSE
     )
     assert_same_gradients(found, trained, arrays)
+    assert_same_updates(agent, batch, trained, arrays, targets)
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -79,7 +90,8 @@ def test_hiql_equals_ogbench_s(joint: bool) -> None:
     trained = places(agent.value_network.phi, "modules_goal_rep/layers_0")
     trained += places(agent.value_network.twins, "modules_value/value_net")
     trained += policy_places(agent.actor, "modules_low_actor") + policy_places(agent.planner, "modules_high_actor")
-    fill([*trained, *places(agent.target_value.twins, "modules_target_value/value_net")], arrays)
+    targets = places(agent.target_value.twins, "modules_target_value/value_net")
+    fill([*trained, *targets], arrays)
     found = agent.losses(batch)
     for ours, theirs in (("value", "value/value"), ("actor", "low_actor/actor"), ("planner", "high_actor/actor")):
         torch.testing.assert_close(found[f"{ours}/loss"], arrays[f"info/{theirs}_loss"], **CLOSE)
@@ -87,6 +99,7 @@ def test_hiql_equals_ogbench_s(joint: bool) -> None:
         agent.choose(batch["observation"], batch["actor_goal"], (), None), arrays["acted"], **CLOSE
     )
     assert_same_gradients(found, trained, arrays)
+    assert_same_updates(agent, batch, trained, arrays, targets)
 
 
 def test_gcbc_equals_ogbench_s() -> None:
@@ -96,6 +109,7 @@ def test_gcbc_equals_ogbench_s() -> None:
     found = agent.losses(batch)
     torch.testing.assert_close(found["actor/loss"], arrays["info/actor/actor_loss"], **CLOSE)
     assert_same_gradients(found, trained, arrays)
+    assert_same_updates(agent, batch, trained, arrays)
 
 
 @pytest.mark.parametrize("extraction", EXTRACTIONS)
@@ -112,6 +126,7 @@ def test_crl_equals_ogbench_s(extraction: str) -> None:
     torch.testing.assert_close(found["critic/loss"], arrays["info/critic/contrastive_loss"], **CLOSE)
     torch.testing.assert_close(found["actor/loss"], arrays["info/actor/actor_loss"], **CLOSE)
     assert_same_gradients(found, trained, arrays)
+    assert_same_updates(agent, batch, trained, arrays)
 
 
 def test_qrl_equals_ogbench_s() -> None:
@@ -126,6 +141,7 @@ def test_qrl_equals_ogbench_s() -> None:
         torch.testing.assert_close(found[f"{ours}/loss"], arrays[f"info/{theirs}_loss"], **CLOSE)
     torch.testing.assert_close(found["distance/loss"], arrays["info/value/value_loss"], **CLOSE)
     assert_same_gradients(found, trained, arrays)
+    assert_same_updates(agent, batch, trained, arrays)
 
 
 def test_td_infonce_has_its_method_s_critic_and_ogbench_s_policy() -> None:
