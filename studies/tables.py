@@ -299,6 +299,25 @@ def _labelled() -> Tree:
     return kept("labelled_cloning", labelled_cloning.summary)
 
 
+OGBENCH = (
+    "ogbench_cpu",
+    "ogbench_gcivl",
+    "ogbench_search",
+    "ogbench_tuned",
+    "ogbench_pointmaze_stitch",
+    "ogbench_pointmaze_large",
+    "ogbench_pointmaze_large_gcbc",
+    "ogbench_antmaze",
+    "ogbench_antmaze_stitch",
+)
+"""Results of `studies.ogbench`; their tables have the same names with spaces."""
+
+
+def ogbench_cells(name: str) -> str:
+    """Return the agents of one result of `studies.ogbench`."""
+    return ogbench.table(kept(name, ogbench.summary))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "claims": lambda: verdicts.table(claims.CLAIMS),
     "claim tests": lambda: verdicts.evidence(claims.CLAIMS),
@@ -334,15 +353,8 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"curation {name}": partial(curation.table, name) for name in ("kitchen", "metaworld")},
     "stream": partial(curation.stream_table, "kitchen"),
     "ant expert": lambda: ant_expert.table(kept("ant_expert")["rows"]),
-    "ogbench": lambda: ogbench.table(kept("ogbench_cpu", ogbench.summary)),
-    "ogbench search": lambda: ogbench.table(kept("ogbench_search", ogbench.summary)),
-    "ogbench tuned": lambda: ogbench.table(kept("ogbench_tuned", ogbench.summary)),
-    "ogbench antmaze": lambda: ogbench.table(kept("ogbench_antmaze", ogbench.summary)),
-    "ogbench antmaze stitch": lambda: ogbench.table(kept("ogbench_antmaze_stitch", ogbench.summary)),
-    "ogbench pointmaze stitch": lambda: ogbench.table(kept("ogbench_pointmaze_stitch", ogbench.summary)),
-    "ogbench pointmaze large": lambda: ogbench.table(kept("ogbench_pointmaze_large", ogbench.summary)),
-    "ogbench pointmaze large gcbc": lambda: ogbench.table(kept("ogbench_pointmaze_large_gcbc", ogbench.summary)),
-    "ogbench gcivl": lambda: ogbench.table(kept("ogbench_gcivl", ogbench.summary)),
+    **{name.replace("_", " "): partial(ogbench_cells, name) for name in OGBENCH},
+    "ogbench pooled": lambda: ogbench.pooled([kept(name)["rows"] for name in OGBENCH]),
     "interpolation": lambda: interpolation.table(kept("interpolation", interpolation.summary)),
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
     "fewshot arms": lambda: fewshot_tables.scores(kept("fewshot_embodiment_tasks", fewshot_result), "last"),

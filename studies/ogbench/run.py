@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -244,6 +245,26 @@ def table(found: Tree) -> str:
             rows.append([dataset, agent, estimate(cell[OURS], share=True), theirs, gap, *tasks])
     tasks = [f"task {task}" for task in range(1, OGBENCH_TASKS + 1)]
     return markdown(["data set", "agent", "here", "OGBench's code, same data", "here minus OGBench's", *tasks], rows)
+
+
+def pooled(results: Sequence[Rows]) -> str:
+    """Return, by agent and over all data sets, our success minus that of OGBench's code, with the number of pairs.
+
+    A pair is two runs on one data set with one seed. Runs that several results hold count once.
+    """
+    rows = list({(row["dataset"], row["agent"], row["by"], row["seed"]): row for row in chain(*results)}.values())
+    datasets = sorted({row["dataset"] for row in rows})
+    pairs: dict[str, list[Differences]] = {}
+    for agent in AGENTS:
+        found = [less(rows, dataset, (agent, OURS), (agent, THEIRS)) for dataset in datasets]
+        pairs[agent] = [each for each in found if len(each)]
+    pairs["all agents"] = list(chain(*pairs.values()))
+    lines = [
+        [agent, str(sum(map(len, found))), estimate(paired(np.concatenate(found)).as_json())]
+        for agent, found in pairs.items()
+        if found
+    ]
+    return markdown(["agent", "pairs of runs", "here minus OGBench's"], lines)
 
 
 def less(rows: Rows, dataset: str, one: tuple[str, str], other: tuple[str, str]) -> Differences:

@@ -21,6 +21,7 @@ from studies.ogbench.run import (
     hyperparameters,
     less,
     ogbench_study,
+    pooled,
     summary,
     table,
 )
@@ -87,6 +88,19 @@ def test_success_is_the_mean_over_tasks_and_codes_are_compared() -> None:
     assert less(rows, "maze", ("gcbc", OURS), ("gcbc", THEIRS)).tolist() == [[0.5], [0.25]]
     rows.append(run("gcbc", THEIRS, 2, 1.0, 1.0))  # a seed that only one code has so far
     assert less(rows, "maze", ("gcbc", OURS), ("gcbc", THEIRS)).tolist() == [[0.5], [0.25]]
+
+
+def test_differences_are_pooled_over_data_sets_and_every_pair_counts_once() -> None:
+    first = [run("gcbc", OURS, 0, 1.0), run("gcbc", THEIRS, 0, 0.5), run("td_infonce", OURS, 0, 1.0)]
+    again = [*first, run("gcbc", OURS, 1, 0.0), run("gcbc", THEIRS, 1, 0.5)]
+    other = [{**run(agent, by, 0, share), "dataset": "cube"} for agent, by, share in OTHER]
+    lines = pooled([first, again, other]).splitlines()[2:]
+    assert [line.split(" | ")[:2] for line in lines] == [["| gcbc", "3"], ["| hiql", "1"], ["| all agents", "4"]]
+    assert lines[0].split(" | ")[2].startswith("0.10 [")  # the mean of .5, -.5 and .3
+    assert lines[1].endswith("| -0.20 |")
+
+
+OTHER = (("gcbc", OURS, 0.5), ("gcbc", THEIRS, 0.2), ("hiql", OURS, 0.2), ("hiql", THEIRS, 0.4))
 
 
 def test_every_preset_is_valid_and_has_recipes_for_its_settings() -> None:

@@ -81,7 +81,7 @@ def assert_same_updates(
     """Three updates with the batch end at OGBench's parameters.
 
     OGBench's targets move towards the parameters before an update, ours towards those after it, so that ours are ahead
-    by tau times the parameters' own way. This changes later updates by less than a hundredth of the learning rate, 3e-4.
+    by tau times the parameters' own way. This changes later updates by less than a hundredth of the learning rate.
     """
     for step in range(3):
         agent.update(batch, step)
