@@ -1,17 +1,18 @@
 """Speed of an agent's update, and the effect of bfloat16 products on learning.
 
-    OMP_NUM_THREADS=1 python benchmarks/agents.py update      one TD InfoNCE update on one thread, and in jitted JAX
-    OMP_NUM_THREADS=1 python benchmarks/agents.py ogbench --impls IMPLS    OGBench's agents, and its own code
+    python benchmarks/agents.py update                        one TD InfoNCE update on one thread, and in jitted JAX
+    python benchmarks/agents.py ogbench --impls IMPLS         OGBench's agents, and its own code
     python benchmarks/agents.py update_gpu                    updates a second on a GPU: plain, compiled, one graph
     python benchmarks/agents.py collection                    steps a second of FetchPush, and gymnasium's
     python benchmarks/agents.py precision                     agents steer a point to a goal, in both precisions
 
 `update`: networks of 4 x 512 with twins, d = 16, FetchReach's sizes, random inputs; also with PyTorch's own matrix
 products in place of oneDNN's. JAX (left out if it is not installed) starts from the same weights and noise. All must
-agree in both losses over three updates. In each round,
-every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats float32
-for larger batches. `ogbench`: the sizes of `cube-single-play` and networks of 3 x 512 at batch 256; IMPLS is the
-folder `impls` of OGBench's repository, whose requirements must be installed beside this library. `collection`: random
+agree in both losses over three updates. `update` and `ogbench` keep to one processor, so that JAX has one thread. In
+each round, every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats
+float32 for larger batches. `ogbench`: the sizes of `cube-single-play`, OGBench's batch and networks (1,024, 3 x 512)
+and small ones (256, 3 x 256); IMPLS is the folder `impls` of OGBench's repository, whose requirements must be installed
+beside this library. `collection`: random
 actions in whole episodes, two environments per core, each in a process of its own; wall-clock time. `precision`:
 action a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps; an episode succeeds
 if the point comes within 0.15 of the goal.
@@ -28,8 +29,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
-
-os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"  # before JAX starts
 
 import numpy as np
 import torch
@@ -168,6 +167,12 @@ def jax_update(batch: dict[str, Tensor]) -> Candidate:
     return run
 
 
+def second(run: Callable[[], object]) -> float:
+    """Return the processor milliseconds of the second of two runs, which finds its own data in the caches."""
+    run()
+    return processor_ms(run)
+
+
 def update(rounds: int) -> dict[str, Any]:
     batch = random_batch(256)
     candidates = {
@@ -184,10 +189,6 @@ def update(rounds: int) -> dict[str, Any]:
                 apart = abs(float(found[key]) / float(losses["float32"][key]) - 1)
                 assert apart < (2e-2 if name == "bf16" else 1e-4), (name, key, apart)
 
-    def second(run: Callable[[], object]) -> float:
-        run()
-        return processor_ms(run)
-
     times = in_turns(rounds, candidates, second)
     scale = {rows: library_update(random_batch(rows)) for rows in (512, 1024, 2048, 4096)}
     return {
@@ -201,26 +202,46 @@ def update(rounds: int) -> dict[str, Any]:
     }
 
 
+OGBENCH_NAMES = ("ogbench_gcbc", "gcivl", "gciql", "ogbench_qrl", "ogbench_crl", "hiql", "ogbench_td_infonce")
+OGBENCH_KEYS = {
+    "observation": "observations",
+    "next_observation": "next_observations",
+    "next_goal": "next_observations",
+    "value_goal": "value_goals",
+    "actor_goal": "actor_goals",
+    "subgoal": "low_actor_goals",
+    "target": "high_actor_targets",
+    "target_goal": "high_actor_targets",
+}
+"""Keys of a batch, here and in OGBench's code."""
+
+
+def ogbench_batches(rows: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return one random batch under OGBench's keys and under ours.
+
+    Keys have numbers of their own: the compiler would compute only once what it finds twice of one tensor.
+    """
+    rng = np.random.default_rng(0)
+    keys = {*OGBENCH_KEYS.values(), "high_actor_goals"}
+    theirs = {key: rng.normal(size=(rows, CUBE.observation[0])).astype(np.float32) for key in sorted(keys)}
+    reached = rng.random(rows) < 0.2
+    theirs |= {"actions": rng.uniform(-1, 1, (rows, CUBE.action)).astype(np.float32)}
+    theirs |= {"masks": 1.0 - reached.astype(np.float32), "rewards": reached.astype(np.float32) - 1}
+    ours = {key: torch.from_numpy(theirs[name].copy()) for key, name in OGBENCH_KEYS.items()}
+    return theirs, ours | {"action": torch.from_numpy(theirs["actions"]), "value.reached": torch.from_numpy(reached)}
+
+
 def ogbench(rounds: int, impls: str) -> dict[str, Any]:
     """Processor time of an update of each agent, here and in OGBench's jitted code, in turns."""
     import jax
 
     sys.path.insert(0, impls)
-    theirs, rows, rng = import_module("agents").agents, 256, np.random.default_rng(0)
-    states = rng.normal(size=(rows, CUBE.observation[0])).astype(np.float32)
-    actions = rng.uniform(-1, 1, (rows, CUBE.action)).astype(np.float32)
-    reached = rng.random(rows) < 0.2
-    keys = ["observations", "next_observations", "value_goals", "actor_goals"]
-    keys += ["low_actor_goals", "high_actor_goals", "high_actor_targets"]
-    batch = dict.fromkeys(keys, states) | {"actions": actions}
-    batch |= {"masks": 1.0 - reached.astype(np.float32), "rewards": reached.astype(np.float32) - 1}
-    ours = {"observation", "next_observation", "next_goal", "value_goal", "actor_goal", "subgoal", "target"}
-    own = dict.fromkeys(ours | {"target_goal"}, torch.from_numpy(states)) | {"action": torch.from_numpy(actions)}
-    own["value.reached"] = torch.from_numpy(reached)
+    agents = import_module("agents").agents
 
-    def jitted(kind: str) -> Candidate:
+    def jitted(kind: str, width: int, batch: dict[str, Any]) -> Candidate:
         config = import_module(f"agents.{kind}").get_config()
-        agent = [theirs[kind].create(0, states[:1], actions[:1], config)]
+        config.update({key: (width,) * 3 for key in ("actor_hidden_dims", "value_hidden_dims") if key in config})
+        agent = [agents[kind].create(0, batch["observations"][:1], batch["actions"][:1], config)]
 
         def run() -> None:
             agent[0], info = agent[0].update(batch)
@@ -228,27 +249,31 @@ def ogbench(rounds: int, impls: str) -> dict[str, Any]:
 
         return run
 
-    def library(name: str, compiled: bool) -> Candidate:
-        agent, steps = make_agent({"name": name, "compile": compiled}, CUBE), iter(range(10**9))
-        return lambda: agent.update(own, next(steps))
+    def library(name: str, width: int, batch: dict[str, Tensor], compiled: bool) -> Candidate:
+        agent = make_agent({"name": name, "compile": compiled, "hidden": [width] * 3}, CUBE)
+        steps = iter(range(10**9))
+        return lambda: agent.update(batch, next(steps))
 
-    table: list[list[str]] = []
-    for name in ("ogbench_gcbc", "gcivl", "gciql", "ogbench_qrl", "ogbench_crl", "hiql", "ogbench_td_infonce"):
-        kind = name.removeprefix("ogbench_")
-        candidates = {"plain": library(name, False), "compiled": library(name, True)}
-        candidates |= {"jax": jitted(kind)} if kind in theirs else {}
+    def row(name: str, rows: int, width: int) -> list[str]:
+        kind, (theirs, ours) = name.removeprefix("ogbench_"), ogbench_batches(rows)
+        candidates = {"plain": library(name, width, ours, False), "compiled": library(name, width, ours, True)}
+        candidates |= {"jax": jitted(kind, width, theirs)} if kind in agents else {}
         for run in candidates.values():
             run()
             run()
-        times = in_turns(rounds, candidates)
-        row = [name, *(f"{median(found):.0f}" for found in times.values())]
+        times = in_turns(rounds, candidates, second)
+        cells = [name, *(f"{median(found):.3g}" for found in times.values())]
         for way in ("plain", "compiled"):
             ratios = [here / other for here, other in zip(times[way], times.get("jax", ()), strict=False)]
-            row += [f"{median(ratios):.2f}"] if ratios else []
-        table.append(row + [""] * (6 - len(row)))
-    head = ["update, batch 256, 3 x 512, one thread", "ms", "compiled, ms", "OGBench's jitted JAX, ms"]
-    head += ["ms / JAX's", "compiled / JAX's"]
-    return {"tables": {"update": {"head": head, "rows": table}}}
+            cells += [f"{median(ratios):.2f}"] if ratios else []
+        return cells + [""] * (6 - len(cells))
+
+    tables: dict[str, Any] = {}
+    for rows, width in ((1024, 512), (256, 256)):
+        head = [f"update, batch {rows}, 3 x {width}, one thread", "ms", "compiled, ms", "OGBench's jitted JAX, ms"]
+        head += ["ms / JAX's", "compiled / JAX's"]
+        tables[f"update {rows}"] = {"head": head, "rows": [row(name, rows, width) for name in OGBENCH_NAMES]}
+    return {"tables": tables}
 
 
 def update_gpu(rounds: int) -> dict[str, Any]:
@@ -393,6 +418,8 @@ def main() -> None:
     options = words.parse_args()
     modes["ogbench"] = partial(ogbench, impls=options.impls)
     torch.set_num_threads(1)
+    if options.mode in ("update", "ogbench"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # JAX has a thread for each processor that it finds
     found = modes[options.mode](options.rounds)
     if options.mode == "update":
         head = ["update, batch 256, 4 x 512, twins, one thread", "processor ms", "ms / jitted JAX's"]

@@ -42,6 +42,7 @@ CODE: dict[str, tuple[str, ...]] = {
         "agents/networks.py:_onednn",
         "agents/networks.py:_gradients",
         "agents/ogbench/base.py",
+        "agents/ogbench/gcivl.py",
         "agents/ogbench/gciql.py",
         "agents/ogbench/qrl.py",
         "agents/ogbench/hiql.py",
