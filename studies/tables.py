@@ -305,6 +305,7 @@ OGBENCH = (
     "ogbench_search",
     "ogbench_tuned",
     "ogbench_pointmaze_stitch",
+    "ogbench_pointmaze_stitch_hiql",
     "ogbench_pointmaze_large",
     "ogbench_pointmaze_large_gcbc",
     "ogbench_antmaze",
