@@ -12,10 +12,9 @@ agree in both losses over three updates. `update` and `ogbench` keep to one proc
 each round, every candidate runs twice and the second update is timed; numbers are medians over rounds. `scale` repeats
 float32 for larger batches. `ogbench`: the sizes of `cube-single-play`, OGBench's batch and networks (1,024, 3 x 512)
 and small ones (256, 3 x 256); IMPLS is the folder `impls` of OGBench's repository, whose requirements must be installed
-beside this library. `collection`: random
-actions in whole episodes, two environments per core, each in a process of its own; wall-clock time. `precision`:
-action a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes of 20 steps; an episode succeeds
-if the point comes within 0.15 of the goal.
+beside this library. `collection`: random actions in whole episodes, two environments per core, each in a process of its
+own; wall-clock time. `precision`: action a moves a point in [-1, 1]^2 by 0.2 a. The agent is evaluated in 500 episodes
+of 20 steps; an episode succeeds if the point comes within 0.15 of the goal.
 """
 
 from __future__ import annotations

@@ -200,9 +200,8 @@ def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, cho
     }
     run.parent.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("theirs.py")
-    one_thread = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
     with run.with_name(f"{run.name}.log").open("a") as log:
-        environment = os.environ | one_thread | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"NPROC": "1", "OMP_NUM_THREADS": "1"}  # JAX reads NPROC as its number of threads
         words = [config.python, str(script), json.dumps(job)]
         subprocess.run(words, check=True, stdout=log, stderr=log, env=environment)
     return {"steps": job["steps"], **json.loads(Path(str(job["out"])).read_text())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def assert_same_updates(
     batch: Arrays,
     parameters: list[tuple[Tensor, str]],
     arrays: Arrays,
-    targets: list[tuple[Tensor, str]] | None = None,
+    targets: Sequence[tuple[Tensor, str]] = (),
 ) -> None:
     """Three updates with the batch end at OGBench's parameters.
 
@@ -88,7 +89,7 @@ def assert_same_updates(
     for parameter, name in parameters:
         expected = arrays[f"after/{name}"].reshape(parameter.shape)
         assert torch.allclose(parameter, expected, rtol=0, atol=3e-6), f"{name}: {(parameter - expected).abs().max()}"
-    for parameter, name in targets or []:
+    for parameter, name in targets:
         online = name.replace("modules_target_", "modules_")
         ahead = agent.config.tau * (arrays[f"after/{online}"] - arrays[f"p/{online}"])
         expected = (arrays[f"after/{name}"] + ahead).reshape(parameter.shape)
