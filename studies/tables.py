@@ -310,6 +310,7 @@ OGBENCH = (
     "ogbench_pointmaze_large_gcbc",
     "ogbench_antmaze",
     "ogbench_antmaze_stitch",
+    "ogbench_cube",
 )
 """Results of `studies.ogbench`; their tables have the same names with spaces."""
 
