@@ -41,6 +41,7 @@ CODE: dict[str, tuple[str, ...]] = {
         "agents/networks.py:product",
         "agents/networks.py:_onednn",
         "agents/networks.py:_gradients",
+        "agents/networks.py:gelu",
         "agents/ogbench/base.py",
         "agents/ogbench/gcivl.py",
         "agents/ogbench/gciql.py",

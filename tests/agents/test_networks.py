@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from counterpoint.agents import make_agent, networks
 from counterpoint.agents.decision_transformer import DecisionTransformer
-from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, initialise, pairs, product
+from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, gelu, initialise, pairs, product
 from counterpoint.agents.qrl import QRL
 from counterpoint.agents.situations import SituationMLP
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
@@ -292,6 +292,17 @@ def test_wide_layers_of_few_outputs_are_large(monkeypatch: pytest.MonkeyPatch) -
     product(*operands(inputs=512, outputs=1))
     product(*(one[:1] for one in operands(inputs=512, outputs=2)))
     assert len(shapes) == 2
+
+
+def test_gelu_has_the_same_values_and_gradients_when_it_is_compiled() -> None:
+    x = torch.linspace(-8, 8, 401, dtype=torch.float64, requires_grad=True)
+    compiled, plain = (
+        torch.compile(gelu, backend="aot_eager", fullgraph=True)(x),
+        functional.gelu(x, approximate="tanh"),
+    )
+    torch.testing.assert_close(compiled, plain, rtol=0, atol=1e-14)
+    first, second = (torch.autograd.grad(y.sum(), x) for y in (compiled, plain))
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-14)
 
 
 @mkldnn

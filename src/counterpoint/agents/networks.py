@@ -117,7 +117,7 @@ class EnsembleMLP(nn.Module):
         return x.to(self.weights[0].dtype)
 
     def _follow(self, x: Float[Tensor, "E B W"], number: int, frozen: bool) -> Float[Tensor, "E B W"]:
-        x = functional.relu(x) if self.form.activation == "relu" else functional.gelu(x, approximate="tanh")
+        x = functional.relu(x) if self.form.activation == "relu" else gelu(x)
         if not self.form.layer_norm:
             return x
         scale, shift = self.scales[number][:, 0], self.shifts[number][:, 0]
@@ -126,6 +126,16 @@ class EnsembleMLP(nn.Module):
         # One call for each member, since a call for all cannot scale and shift in the same pass.
         width, members = x.shape[-1:], zip(x, scale, shift, strict=True)
         return torch.stack([functional.layer_norm(one, width, w, b, LAYER_NORM_EPSILON) for one, w, b in members])
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Return GELU in its tanh approximation, `x / 2 (1 + tanh(z))` with `z = sqrt(2 / pi) (x + 0.044715 x^3)`.
+
+    Compiled, it is computed as `x sigmoid(2 z)`, which is the same: the compiler's tanh takes three times as long.
+    """
+    if not torch.compiler.is_compiling():
+        return functional.gelu(x, approximate="tanh")
+    return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
 
 
 ONEDNN = "AVX512" in torch.backends.cpu.get_cpu_capability() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
