@@ -254,6 +254,7 @@ def ogbench(rounds: int, impls: str) -> dict[str, Any]:
         return lambda: agent.update(batch, next(steps))
 
     def row(name: str, rows: int, width: int) -> list[str]:
+        torch._dynamo.reset()  # to the compiler all agents are one function, which it compiles for eight shapes at most
         kind, (theirs, ours) = name.removeprefix("ogbench_"), ogbench_batches(rows)
         candidates = {"plain": library(name, width, ours, False), "compiled": library(name, width, ours, True)}
         candidates |= {"jax": jitted(kind, width, theirs)} if kind in agents else {}
@@ -292,6 +293,7 @@ def update_gpu(rounds: int) -> dict[str, Any]:
         buffer.append(GoalEpisode(states[:, :10], states[:, 10:], states[0, 10:], actions, np.zeros(FETCH_STEPS)))
     table: list[list[str]] = []
     for rows in (256, 1024, 4096):
+        torch._dynamo.reset()  # otherwise the compiler leaves the number of rows open from the second on
         batch = {key: value.pin_memory() for key, value in random_batch(rows).items()}
         table.append([f"{rows:,}"])
         for way in ways.values():
