@@ -131,7 +131,7 @@ class EnsembleMLP(nn.Module):
 def gelu(x: Tensor) -> Tensor:
     """Return GELU in its tanh approximation, `x / 2 (1 + tanh(z))` with `z = sqrt(2 / pi) (x + 0.044715 x^3)`.
 
-    Compiled, it is computed as `x sigmoid(2 z)`, which is the same: the compiler's tanh takes three times as long.
+    Compiled, it is computed as `x sigmoid(2 z)`, which is the same: the compiler's tanh is slower.
     """
     if not torch.compiler.is_compiling():
         return functional.gelu(x, approximate="tanh")
