@@ -311,6 +311,7 @@ OGBENCH = (
     "ogbench_antmaze",
     "ogbench_antmaze_stitch",
     "ogbench_cube",
+    "ogbench_cube_contrastive",
 )
 """Results of `studies.ogbench`; their tables have the same names with spaces."""
 

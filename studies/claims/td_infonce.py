@@ -307,6 +307,7 @@ CLAIMS = (
                     ("pointmaze-large-navigate", "ogbench_pointmaze_large"),
                     ("antmaze-medium-navigate", "ogbench_antmaze"),
                     ("antmaze-medium-stitch", "ogbench_antmaze_stitch"),
+                    ("cube-single-play", "ogbench_cube_contrastive"),
                 )
             ),
             Line(
@@ -320,7 +321,7 @@ CLAIMS = (
                 fewest=8,
             ),
         ),
-        "point mazes and two AntMazes of OGBench here; six AntMaze settings of D4RL in the paper",
+        "point mazes, two AntMazes and a cube of OGBench here; six AntMaze settings of D4RL in the paper",
     ),
     Claim(
         "T9",
