@@ -312,6 +312,7 @@ OGBENCH = (
     "ogbench_antmaze_stitch",
     "ogbench_cube",
     "ogbench_cube_contrastive",
+    "ogbench_scene",
 )
 """Results of `studies.ogbench`; their tables have the same names with spaces."""
 
