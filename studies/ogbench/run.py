@@ -19,7 +19,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -50,9 +50,13 @@ AGENTS: tuple[Agent, ...] = get_args(Agent)
 ALPHAS: dict[str, dict[str, float]] = {
     "pointmaze": {"gcivl": 10, "gciql": 0.003, "qrl": 0.0003, "crl": 0.03, "hiql": 3},
     "antmaze": {"gcivl": 10, "gciql": 0.3, "qrl": 0.003, "crl": 0.1, "hiql": 3},
-    "manipulation": {"gcivl": 10, "gciql": 1, "qrl": 0.3, "crl": 3, "hiql": 3},
+    "explore": {"gcivl": 10, "gciql": 0.01, "qrl": 0.001, "crl": 0.003, "hiql": 10},
+    "play": {"gcivl": 10, "gciql": 1, "qrl": 0.3, "crl": 3, "hiql": 3},
+    "noisy": {"gcivl": 10, "gciql": 0.03, "qrl": 0.03, "crl": 0.1, "hiql": 3},
 }
-"""Weight of cloning or of advantages, by kind of environment and agent: OGBench's `hyperparameters.sh`."""
+"""Weight of cloning or of advantages, by kind of data (else by robot) and agent: OGBench's `hyperparameters.sh`."""
+RANDOM_GOALS = {"stitch": 0.5, "explore": 1.0}
+"""Share of random goals for policies, by kind of data; elsewhere there are none."""
 OURS, THEIRS = "ours", "OGBench's"
 
 
@@ -104,7 +108,7 @@ def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
     """Record the data sets, train and evaluate every agent; write `ogbench.json`, `ogbench.md` and `results.parquet`.
 
     Raises:
-        BadInputError: If a data set is unknown, or OGBench's code is not where the configuration says.
+        BadInputError: If a data set or a setting is unknown, or OGBench's code is not where the configuration says.
     """
     require(bool(config.impls) == bool(config.python), "impls", config.impls, "--python beside it", "give both or none")
     ants = any(name.startswith("antmaze") for name in config.datasets)
@@ -113,6 +117,11 @@ def ogbench_study(config: OGBenchConfig, out: Path) -> Tree:
     require(not ants or Path(expert).is_file(), "expert", expert, "the file of the ant's expert, for antmaze", hint)
     given = not config.impls or (Path(config.impls) / "agents" / "gcbc.py").exists()
     require(given, config.impls, "no agents/gcbc.py", "the folder `impls` of OGBench's repository", "clone it")
+    for dataset, agent in product(config.datasets, config.agents):
+        for chosen in config.variants(agent).values():
+            settings = settings_of(config, dataset, agent, chosen)
+            if config.impls and agent != "td_infonce":
+                as_theirs(settings)
     study = Study("OGBench's data sets", out, config, free=("processes", "python"))
     for dataset in config.datasets:
         words = ["collect", "ogbench", "--dataset", dataset, "--out", str(file_of(config, dataset).parent)]
@@ -142,20 +151,45 @@ def file_of(config: OGBenchConfig, dataset: str) -> Path:
 
 
 def hyperparameters(dataset: str, agent: str) -> Tree:
-    """Return OGBench's settings of an agent on a data set, as keys of our recipes; TD InfoNCE has those of `crl`."""
-    kind = next((kind for kind in ALPHAS if dataset.startswith(kind)), "manipulation")
-    alpha = ALPHAS[kind].get("crl" if agent == "td_infonce" else agent)
-    found: Tree = {} if alpha is None else {"agent.alpha": alpha}
+    """Return OGBench's settings of an agent on a data set, as keys of our recipes; TD InfoNCE has those of `crl`.
+
+    Raises:
+        BadInputError: If the data set is of a kind whose settings are not here.
+    """
+    robot, kind = dataset.partition("-")[0], dataset.rpartition("-")[2]
+    known = robot != "powderworld" and (kind in ALPHAS or robot in ALPHAS)
+    expected = "a data set of pointmaze, antmaze, cube, scene or puzzle"
+    require(known, "datasets", dataset, expected, "name one, such as cube-single-play")
+    if agent == "gcbc":
+        return {}
+    alphas = ALPHAS[kind if kind in ALPHAS else robot]
+    found: Tree = {"agent.alpha": alphas["crl" if agent == "td_infonce" else agent]}
     if agent == "hiql":
-        found["agent.subgoal_steps"] = 10 if kind == "manipulation" else 25
-    if dataset.endswith("-stitch") and agent != "gcbc":
-        found |= {"agent.actor_goals.future": 0.5, "agent.actor_goals.random": 0.5}
+        found["agent.subgoal_steps"] = 25 if robot in ALPHAS else 10
+    if kind in RANDOM_GOALS:
+        random = RANDOM_GOALS[kind]
+        found |= {"agent.actor_goals.future": 1 - random, "agent.actor_goals.random": random}
+    if "-giant-" in dataset:
+        found["agent.discount"] = 0.995
     return found
 
 
+def settings_of(config: OGBenchConfig, dataset: str, agent: str, chosen: Tree) -> Tree:
+    """Return an agent's settings on a data set: OGBench's, then those of all agents, then the chosen ones."""
+    return hyperparameters(dataset, agent) | config.common | chosen
+
+
 def as_theirs(settings: Tree) -> Tree:
-    """Return settings under the names of OGBench's agents; an agent ignores what it does not have."""
-    names = {
+    """Return settings under the names of OGBench's agents; an agent ignores what it does not have.
+
+    Raises:
+        BadInputError: If OGBench's agents have no such setting.
+    """
+    names: dict[str, tuple[str, ...]] = {
+        "agent.compile": (),
+        "agent.bf16": (),
+        "agent.cuda_graph": (),
+        "agent.extraction": ("actor_loss",),
         "agent.alpha": ("alpha", "high_alpha", "low_alpha"),
         "agent.subgoal_steps": ("subgoal_steps",),
         "agent.actor_goals.future": ("actor_p_trajgoal",),
@@ -164,12 +198,18 @@ def as_theirs(settings: Tree) -> Tree:
         "agent.discount": ("discount",),
         "train.batch_size": ("batch_size",),
     }
-    return {name: value for key, value in settings.items() for name in names.get(key, ())}
+    found: Tree = {}
+    for key, value in settings.items():
+        hint = "compare this library's agents alone, without --impls"
+        known = key in names or not key.startswith("agent.")
+        require(known, key, value, "a setting that OGBench's agents have too", hint)
+        found |= dict.fromkeys(names.get(key, ()), "ddpgbc" if value == "ddpg_bc" else value)
+    return found
 
 
 def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, chosen: Tree, seed: int) -> Tree:
     """Train one agent by this library's command, and return its last evaluation and the curve."""
-    settings = hyperparameters(dataset, agent) | config.common | chosen
+    settings = settings_of(config, dataset, agent, chosen)
     settings |= {"train.seed": seed, "data.eval_episodes": OGBENCH_TASKS * config.test_episodes}
     words = ["train", f"{agent}-ogbench", "--data", str(file_of(config, dataset)), "--env", f"ogbench/{dataset}"]
     words += ["--out", str(run), *flags(settings)]
@@ -186,7 +226,7 @@ def train_ours(config: OGBenchConfig, run: Path, dataset: str, agent: str, chose
 
 def train_theirs(config: OGBenchConfig, run: Path, dataset: str, agent: str, chosen: Tree, seed: int) -> Tree:
     """Train one agent by OGBench's code, and return its last evaluation."""
-    settings = hyperparameters(dataset, agent) | config.common | chosen
+    settings = settings_of(config, dataset, agent, chosen)
     job = {
         "impls": str(Path(config.impls).resolve()),
         "data": str(file_of(config, dataset).resolve()),

@@ -26,6 +26,7 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "crl": ("crl", {"latent_dim": 8}),
     "crl_awr": ("crl", {"latent_dim": 8, "actor_loss": "awr", "alpha": 3.0}),
     "qrl": ("qrl", {"latent_dim": 16}),
+    "qrl_awr": ("qrl", {"latent_dim": 16, "actor_loss": "awr", "alpha": 3.0}),
     "hiql": ("hiql", {"rep_dim": 4}),
     "hiql_joint": ("hiql", {"rep_dim": 4, "low_actor_rep_grad": True}),
 }

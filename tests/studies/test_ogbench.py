@@ -13,7 +13,6 @@ from studies.goal_reaching import flags
 from studies.harness import load_preset, presets
 from studies.ogbench.run import (
     AGENTS,
-    ALPHAS,
     OURS,
     THEIRS,
     OGBenchConfig,
@@ -46,22 +45,59 @@ def test_recipes_take_the_hyperparameters_and_hold_those_of_manipulation(agent: 
     assert same.model_dump() == own.model_dump()
 
 
-def test_alphas_are_those_of_ogbench() -> None:
-    assert hyperparameters("pointmaze-large-navigate", "qrl") == {"agent.alpha": 0.0003}
-    assert hyperparameters("pointmaze-medium-navigate", "hiql") == {"agent.alpha": 3, "agent.subgoal_steps": 25}
-    assert hyperparameters("scene-play", "td_infonce") == {"agent.alpha": ALPHAS["manipulation"]["crl"]}
-    assert hyperparameters("antmaze-medium-navigate", "gcbc") == {}
+EXPECTED = (
+    ("pointmaze-medium-navigate", {"gcivl": 10, "gciql": 0.003, "qrl": 0.0003, "crl": 0.03, "hiql": 3}),
+    ("antmaze-large-stitch", {"gcivl": 10, "gciql": 0.3, "qrl": 0.003, "crl": 0.1, "hiql": 3}),
+    ("antmaze-medium-explore", {"gcivl": 10, "gciql": 0.01, "qrl": 0.001, "crl": 0.003, "hiql": 10}),
+    ("puzzle-3x3-play", {"gcivl": 10, "gciql": 1, "qrl": 0.3, "crl": 3, "hiql": 3}),
+    ("cube-single-noisy", {"gcivl": 10, "gciql": 0.03, "qrl": 0.03, "crl": 0.1, "hiql": 3}),
+)
+"""Lines of OGBench's `hyperparameters.sh`."""
+
+
+@pytest.mark.parametrize(("dataset", "alphas"), EXPECTED)
+def test_alphas_are_those_of_ogbench(dataset: str, alphas: dict[str, float]) -> None:
+    assert {agent: hyperparameters(dataset, agent)["agent.alpha"] for agent in alphas} == alphas
+    assert hyperparameters(dataset, "td_infonce")["agent.alpha"] == alphas["crl"]
+    assert hyperparameters(dataset, "hiql")["agent.subgoal_steps"] == (25 if "maze" in dataset else 10)
+    assert hyperparameters(dataset, "gcbc") == {}
+
+
+def test_goals_and_discounts_are_those_of_ogbench() -> None:
+    for dataset, random in (("pointmaze-medium-stitch", 0.5), ("antmaze-large-explore", 1.0)):
+        found = hyperparameters(dataset, "qrl")
+        assert (found["agent.actor_goals.random"], found["agent.actor_goals.future"]) == (random, 1 - random)
+    assert hyperparameters("antmaze-giant-navigate", "gciql") == {"agent.alpha": 0.3, "agent.discount": 0.995}
+    assert hyperparameters("antmaze-giant-navigate", "gcbc") == {}
+
+
+@pytest.mark.parametrize("dataset", ["powderworld-easy-play", "humanoidmaze-medium-navigate"])
+def test_data_sets_without_known_settings_are_refused(dataset: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="such as cube-single-play"):
+        ogbench_study(OGBenchConfig(data=str(tmp_path), datasets=(dataset,)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_their_names_stand_for_ours() -> None:
     settings = {"agent.alpha": 3, "agent.hidden": [8], "train.steps": 5, "agent.actor_goals.random": 0.5}
-    found = as_theirs(settings)
+    found = as_theirs(settings | {"agent.extraction": "ddpg_bc", "agent.compile": True})
     assert found == {
+        "actor_loss": "ddpgbc",
         **dict.fromkeys(("alpha", "high_alpha", "low_alpha"), 3),
         "actor_hidden_dims": [8],
         "value_hidden_dims": [8],
         "actor_p_randomgoal": 0.5,
     }
+
+
+def test_a_setting_that_ogbench_lacks_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "gcbc.py").write_text("")
+    given = {"datasets": ("cube-single-play",), "agents": ("crl",), "common": {"agent.layer_norm": False}}
+    config = OGBenchConfig(data=str(tmp_path / "data"), impls=str(tmp_path), python="python", **given)
+    with pytest.raises(BadInputError, match="layer_norm"):
+        ogbench_study(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def run(agent: str, by: str, seed: int, *tasks: float) -> dict[str, Any]:

@@ -12,6 +12,14 @@ An agent reads a batch of B transitions with some of these keys:
     random_goal        goal coordinates of a state sampled uniformly from the buffer
     reward             float32 [B], the data's reward
     terminated         bool [B], true if the task ended with this transition
+
+OGBench's agents also read:
+
+    value_goal         the goal for values, drawn as the agent's settings say
+    value.reached      bool [B], true if that goal is the transition's own state
+    actor_goal         the goal for the policy
+    subgoal            goal coordinates of the state k steps later in the same episode (HIQL)
+    target             the observation k steps later on the way to `actor_goal`, and `target_goal`, its goal coordinates
 """
 
 from __future__ import annotations
@@ -169,7 +177,7 @@ class Agent(ABC):
     recordable: ClassVar[bool] = True
     """False if updates differ in more than their inputs, so that a CUDA graph of one cannot stand for all."""
     value_name: ClassVar[str] = ""
-    """The meaning of the result of `value`, for axes; empty for an agent without a value."""
+    """The meaning of the result of `comparable_value`, for axes; empty for an agent without a value."""
     reads: frozenset[str]
     """The keys of a batch that the losses read."""
     clip_norm: float | None = None
@@ -188,7 +196,7 @@ class Agent(ABC):
         self.seed, self.acts = seed, 0
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
-        self.targets: dict[str, float] = {}
+        self.targets: list[tuple[nn.Module, nn.Module, float]] = []
         self.finite = FiniteCheck(self.name)
         self.recording = config.cuda_graph and self.device.type == "cuda"
         self._recorded: dict[bool, RecordedUpdate] = {}
@@ -214,7 +222,8 @@ class Agent(ABC):
     def target(self, name: str, online: Network, tau: float) -> Network:
         """Create `target_NAME`, a moving average that each update moves towards `online` by the share `tau`."""
         copied = frozen_copy(online)
-        self.modules[f"target_{name}"], self.targets[name] = copied, tau
+        self.modules[f"target_{name}"] = copied
+        self.targets.append((copied, online, tau))
         return copied
 
     @abstractmethod
@@ -312,8 +321,8 @@ class Agent(ABC):
         self.learned_from(inputs)
         if alone:
             return metrics
-        for name, tau in self.targets.items():
-            soft_update(self.modules[f"target_{name}"], self.modules[name], tau)
+        for copied, online, tau in self.targets:
+            soft_update(copied, online, tau)
         return metrics
 
     def _check_losses(self, step: int, metrics: Metrics) -> None:

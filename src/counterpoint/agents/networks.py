@@ -141,7 +141,7 @@ def gelu(x: Tensor) -> Tensor:
 ONEDNN = "AVX512" in torch.backends.cpu.get_cpu_capability() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """True if oneDNN computes large products. PyTorch takes MKL, which does not use AVX-512 on AMD's processors."""
 LEAST_ROWS, LEAST_WEIGHTS, WIDE = 16, 2**14, 512
-"""Sizes from which oneDNN is faster in spite of the time that it takes to call it; wide layers of few outputs count."""
+"""Sizes from which oneDNN is faster, although a call takes longer: least rows, least weights, or least inputs."""
 
 
 def product(
@@ -149,7 +149,7 @@ def product(
 ) -> Float[Tensor, "E B O"]:
     """Return `x @ weight + bias`, by the fastest library for the processor and the sizes.
 
-    A row of the result does not depend on the number of rows, unless it is less than 16.
+    A row of the result does not depend on the number of rows, unless there are fewer than 16.
     """
     members, inputs, outputs = weight.shape
     heavy = inputs * outputs > LEAST_WEIGHTS or (inputs >= WIDE and members * outputs > 1)

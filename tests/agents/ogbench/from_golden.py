@@ -79,11 +79,13 @@ def assert_same_updates(
     arrays: Arrays,
     targets: Sequence[tuple[Tensor, str]] = (),
 ) -> None:
-    """Three updates with the batch end at OGBench's parameters.
+    """The agent acts as OGBench's does, and three updates with the batch end at OGBench's parameters.
 
     OGBench's targets move towards the parameters before an update, ours towards those after it, so that ours are ahead
     by tau times the parameters' own way. This changes later updates by less than a hundredth of the learning rate.
     """
+    acted = agent.choose(batch["observation"], batch["actor_goal"], (), None)
+    torch.testing.assert_close(acted, arrays["acted"], rtol=1e-8, atol=1e-12)
     for step in range(3):
         agent.update(batch, step)
     for parameter, name in parameters:

@@ -30,7 +30,7 @@ class GCIQLConfig(OGBenchValueConfig):
     """Settings of GCIQL: OGBench's.
 
     Attributes:
-        expectile: Expectile of V (tau in the equations): 0.5 is the mean, 1 the largest value in the data.
+        expectile: Expectile of V: 0.5 is the mean, 1 the largest value in the data.
         extraction: The policy's loss.
         alpha: Weight of cloning in DDPG+BC, or sharpness of AWR's weights.
         tau: Rate of the target network's soft update.

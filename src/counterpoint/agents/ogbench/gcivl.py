@@ -30,7 +30,7 @@ class GCIVLConfig(OGBenchValueConfig):
     """Settings of GCIVL: OGBench's.
 
     Attributes:
-        expectile: Expectile of V (tau in the equations): 0.5 is the mean, 1 the largest value in the data.
+        expectile: Expectile of V: 0.5 is the mean, 1 the largest value in the data.
         tau: Rate of the target network's soft update.
     """
 

@@ -1,19 +1,20 @@
 """HIQL: hierarchical implicit Q-learning, which acts through subgoals (Park et al., NeurIPS 2023).
 
 OGBench's form (`impls/agents/hiql.py`). A subgoal w of a state s is represented by phi([s; w]), scaled to the length
-sqrt(D); V reads goals only through phi. With the value loss of `gcivl.py` and k the steps to a subgoal::
+sqrt(D). V reads goals only through phi. With the value loss of `gcivl.py` and k the steps to a subgoal::
 
-    V(s, phi([s; g]))                                      trained with phi; targets average V, and phi has no target
+    V(s, phi([s; g]))                                      trained with phi; V has a target network, phi has none
     low    AWR of a under pi_l(a | s, phi([s; s_{t+k}])),   advantage V(s', s_{t+k}) - V(s, s_{t+k})
     high   AWR of phi([s; w]) under pi_h(z | s, g),         advantage V(w, g) - V(s, g)
 
 w is the state k steps later, or g itself if it comes earlier in the same episode. Both advantages are means over the
-twins. The low policy trains phi only if `low_trains_phi` is true.
+twins. The low policy trains phi only if `low_trains_phi` is true. phi, V and each policy have encoders of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -22,10 +23,11 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.extraction import UnitGaussian, awr_loss
+from counterpoint.agents.extraction import GoalPolicy, awr_loss
 from counterpoint.agents.iql import expectile_loss
-from counterpoint.agents.networks import EnsembleMLP, InputEncoder, flat, initialise
+from counterpoint.agents.networks import initialise
 from counterpoint.agents.ogbench.base import OGBenchValueAgent, OGBenchValueConfig
+from counterpoint.agents.situations import SituationMLP
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 
@@ -51,7 +53,7 @@ class HIQLConfig(OGBenchValueConfig):
 
 
 class SubgoalValue(nn.Module):
-    """Twin V(s, phi([s; g])) and phi; `frozen` twins are a moving average that reads the same phi.
+    """phi, and twin V on it.
 
     Args:
         spaces: Shapes of observations, goals and actions.
@@ -61,21 +63,18 @@ class SubgoalValue(nn.Module):
 
     def __init__(self, spaces: Spaces, config: HIQLConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.encode = InputEncoder(spaces, generator=generator)
-        observation, form, hidden = self.encode.observation_width, config.form, config.hidden
-        phi = [self.encode.width, *hidden, config.representation]
-        self.phi = EnsembleMLP(1, phi, form=form, generator=generator)
-        twins = [observation + config.representation, *hidden, 1]
-        self.twins = EnsembleMLP(2, twins, form=form, generator=generator)
+        hidden, form, D = config.hidden, config.form, config.representation
+        self.phi = SituationMLP(spaces, hidden, D, generator, form=form)
+        self.twins = SituationMLP(replace(spaces, goal=(D,)), hidden, 1, generator, members=2, form=form)
         initialise(self, "glorot", generator)
 
     def subgoal(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B D"]:
         """Return phi([s; g]), of length sqrt(D)."""
-        return at_length(self.phi(self.encode.situation(observation, goal))[0])
+        return at_length(self.phi(observation, goal)[0])
 
-    def forward(self, observation: Tensor, goal: Tensor, twins: EnsembleMLP | None = None) -> Float[Tensor, "2 B"]:
+    def forward(self, observation: Tensor, goal: Tensor, twins: SituationMLP | None = None) -> Float[Tensor, "2 B"]:
         """Return V of both twins, or of other twins on this phi."""
-        found: Tensor = (twins or self.twins)(flat(self.encode(observation), self.subgoal(observation, goal)))
+        found: Tensor = (twins or self.twins)(observation, self.subgoal(observation, goal))
         return found[..., 0]
 
 
@@ -94,15 +93,13 @@ class HIQL(OGBenchValueAgent):
     reads = OGBenchValueAgent.reads | {"subgoal", "target", "target_goal"}
 
     def build(self, weights: torch.Generator) -> None:
-        """Create the value with its target network, and both policies."""
+        """Create the value, the target network of its twins, and both policies."""
         config, spaces = self.config, self.spaces
-        value = SubgoalValue(spaces, config, weights)
-        self.value_network, self.target_value = self.tracked("value", value, config.lr, config.tau)
-        observation, D = value.encode.observation_width, config.representation
-        low = UnitGaussian(observation + D, spaces.action, config.hidden, config.activation, weights)
-        high = UnitGaussian(value.encode.width, D, config.hidden, config.activation, weights)
-        self.actor = self.network("actor", low, config.lr)
-        self.planner = self.network("planner", high, config.lr)
+        self.value_network = self.network("value", SubgoalValue(spaces, config, weights), config.lr)
+        self.target_value = self.target("value", self.value_network.twins, config.tau)
+        low, high = replace(spaces, goal=(config.representation,)), replace(spaces, action=config.representation)
+        self.actor = self.network("actor", GoalPolicy(low, config.hidden, config.activation, weights), config.lr)
+        self.planner = self.network("planner", GoalPolicy(high, config.hidden, config.activation, weights), config.lr)
 
     def sampling(self) -> Spec:
         """Return the spec with subgoals."""
@@ -113,8 +110,8 @@ class HIQL(OGBenchValueAgent):
         config, observation, goal = self.config, batch["observation"], batch["value_goal"]
         following, near, wanted = batch["next_observation"], batch["subgoal"], batch["actor_goal"]
         with torch.no_grad():
-            later = self.value_network(following, goal, self.target_value.twins)
-            now = self.value_network(observation, goal, self.target_value.twins).mean(dim=0)
+            later = self.value_network(following, goal, self.target_value)
+            now = self.value_network(observation, goal, self.target_value).mean(dim=0)
             advantage = self.target_of(batch, later.amin(dim=0)) - now
             targets = self.target_of(batch, later)
             low = (self.value_network(following, near) - self.value_network(observation, near)).mean(dim=0)
@@ -124,8 +121,7 @@ class HIQL(OGBenchValueAgent):
         loss = 2 * expectile_loss(targets - value, config.expectile, advantage)  # the sum over twins
         with torch.set_grad_enabled(config.low_trains_phi and torch.is_grad_enabled()):
             subgoal = self.value_network.subgoal(observation, near)
-        mean = self.actor(flat(self.value_network.encode(observation), subgoal))
-        planned = self.planner(self.value_network.encode.situation(observation, wanted))
+        mean, planned = self.actor(observation, subgoal), self.planner(observation, wanted)
         return {
             "loss": loss,
             "value/loss": loss,
@@ -143,6 +139,5 @@ class HIQL(OGBenchValueAgent):
 
     def mean(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
         """Return the low policy's mean action for the high policy's mean subgoal."""
-        subgoal = at_length(self.planner(self.value_network.encode.situation(observation, goal)))
-        found: Tensor = self.actor(flat(self.value_network.encode(observation), subgoal))
+        found: Tensor = self.actor(observation, at_length(self.planner(observation, goal)))
         return found

@@ -15,11 +15,11 @@ d(phi(s'), psi(m(s')))^2 joins the constraint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from counterpoint.agents.base import Metrics
@@ -52,6 +52,12 @@ class OGBenchQRLConfig(OGBenchValueConfig):
     extraction: Literal["ddpg_bc", "awr"] = "ddpg_bc"
     alpha: float = Field(default=0.003, ge=0)
     value_goals: GoalMix = GoalMix(random=1.0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.latent % self.component_width:
+            raise ValueError(f"latent = {self.latent} is not a multiple of component_width = {self.component_width}")
+        return self
 
 
 class LatentDistance(nn.Module):
