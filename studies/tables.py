@@ -313,6 +313,7 @@ OGBENCH = (
     "ogbench_cube",
     "ogbench_cube_contrastive",
     "ogbench_scene",
+    "ogbench_puzzle",
 )
 """Results of `studies.ogbench`; their tables have the same names with spaces."""
 
