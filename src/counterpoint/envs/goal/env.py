@@ -25,7 +25,16 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
-from counterpoint.envs.goal.tasks import FAMILIES, OGBENCH_TASKS, PREFIX, OGBenchGoals, Raw, as_read, task_of
+from counterpoint.envs.goal.tasks import (
+    FAMILIES,
+    OGBENCH_KINDS,
+    OGBENCH_TASKS,
+    PREFIX,
+    OGBenchGoals,
+    Raw,
+    as_read,
+    task_of,
+)
 from counterpoint.envs.rendering import FastRenderer, import_mujoco, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
@@ -85,8 +94,13 @@ class EnvConfig(FrozenConfig):
     @classmethod
     def _environment_of_a_data_set(cls, name: str) -> str:
         suite, _, dataset = name.partition("/")
-        world = dataset.removesuffix("-v0").rpartition("-")[0]
-        return f"{PREFIX}:{world}-v0" if suite == PREFIX and world else name
+        if suite != PREFIX:
+            return name
+        world, _, kind = dataset.removesuffix("-v0").rpartition("-")
+        if kind not in OGBENCH_KINDS:
+            expected = f"a data set's name, which ends in {', '.join(OGBENCH_KINDS[:-1])} or {OGBENCH_KINDS[-1]}"
+            raise ValueError(f"{expected}; {suggestion(kind, OGBENCH_KINDS)}".rstrip("; "))
+        return f"{PREFIX}:{world}-v0"
 
     @field_validator("goals")
     @classmethod
