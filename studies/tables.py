@@ -302,6 +302,7 @@ def _labelled() -> Tree:
 OGBENCH = (
     "ogbench_cpu",
     "ogbench_gcivl",
+    "ogbench_qrl",
     "ogbench_search",
     "ogbench_tuned",
     "ogbench_pointmaze_stitch",
