@@ -83,7 +83,7 @@ def test_the_name_of_a_data_set_stands_for_its_environment(name: str, env: str) 
 def test_a_misspelt_data_set_is_refused_with_a_suggestion() -> None:
     with pytest.raises(BadInputError, match=r"cube-singel-v0.*no such environment.*cube-single-v0"):
         make_goal_env(EnvConfig(name="ogbench/cube-singel-play"))
-    with pytest.raises(ValueError, match=r"ends in navigate, .* or noisy; did you mean 'stitch'"):
+    with pytest.raises(ValueError, match=r"ends in one of navigate, .*, noisy; did you mean 'stitch'"):
         EnvConfig(name="ogbench/pointmaze-medium-stich")
 
 

@@ -25,16 +25,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
-from counterpoint.envs.goal.tasks import (
-    FAMILIES,
-    OGBENCH_KINDS,
-    OGBENCH_TASKS,
-    PREFIX,
-    OGBenchGoals,
-    Raw,
-    as_read,
-    task_of,
-)
+from counterpoint.envs.goal.tasks import FAMILIES, OGBENCH_TASKS, PREFIX, OGBenchGoals, Raw, as_read, task_of
 from counterpoint.envs.rendering import FastRenderer, import_mujoco, import_robotics
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require, suggestion
@@ -46,6 +37,7 @@ Observation = dict[str, NDArray[Any]]
 KEYS = ("observation", "achieved_goal", "desired_goal")
 _SLACK = 1e-5  # tolerance for actions outside the box, due to rounding
 _VIDEO_SIZE = 240  # height and width of `render`'s images, in pixels, if agents observe states
+_OGBENCH_KINDS = ("navigate", "stitch", "explore", "play", "noisy")  # of data sets; the last word of their names
 _POOL_SEED, _POOL_EPISODES, _POOL_STEPS = 2**30, 20, 50
 
 
@@ -94,13 +86,11 @@ class EnvConfig(FrozenConfig):
     @classmethod
     def _environment_of_a_data_set(cls, name: str) -> str:
         suite, _, dataset = name.partition("/")
-        if suite != PREFIX:
-            return name
         world, _, kind = dataset.removesuffix("-v0").rpartition("-")
-        if kind not in OGBENCH_KINDS:
-            expected = f"a data set's name, which ends in {', '.join(OGBENCH_KINDS[:-1])} or {OGBENCH_KINDS[-1]}"
-            raise ValueError(f"{expected}; {suggestion(kind, OGBENCH_KINDS)}".rstrip("; "))
-        return f"{PREFIX}:{world}-v0"
+        if suite == PREFIX and kind not in _OGBENCH_KINDS:
+            expected = f"a data set's name, which ends in one of {', '.join(_OGBENCH_KINDS)}"
+            raise ValueError(f"{expected}; {suggestion(kind, _OGBENCH_KINDS)}".rstrip("; "))
+        return f"{PREFIX}:{world}-v0" if suite == PREFIX else name
 
     @field_validator("goals")
     @classmethod
@@ -169,10 +159,8 @@ def _registered(config: EnvConfig) -> Env:
     written = getattr(env.unwrapped, "tmp_xml_file_path", None)
     if written:  # mazes leave their model file in the temporary folder
         Path(written).unlink(missing_ok=True)
-    found, hint = f"{config.task} for {name}", "leave it out"
-    require(
-        config.task is None or module == PREFIX, "env.task", found, "none: only OGBench's environments have tasks", hint
-    )
+    found, expected = f"{config.task} for {name}", "none: only OGBench's environments have tasks"
+    require(config.task is None or module == PREFIX, "env.task", found, expected, "leave it out")
     return OGBenchGoals(env, config.task) if module == PREFIX else env
 
 
@@ -185,13 +173,9 @@ def _with_standard_actions(name: str, env: Env) -> Env:
         raise BadInputError(where, found, f"a dictionary with {', '.join(KEYS)}", hint)
     forms = {key: box.shape if isinstance(box := seen[key], spaces.Box) else type(box).__name__ for key in KEYS}
     possible = all(isinstance(form, tuple) and len(form) in (1, 3) for form in forms.values())
-    require(
-        possible and forms["achieved_goal"] == forms["desired_goal"],
-        where,
-        ", ".join(f"{key} {form}" for key, form in forms.items()),
-        "vectors or images, the achieved and the desired goal of one shape",
-        "wrap the environment so that it has them",
-    )
+    found, hint = ", ".join(f"{key} {form}" for key, form in forms.items()), "wrap the environment so that it has them"
+    expected = "vectors or images, the achieved and the desired goal of one shape"
+    require(possible and forms["achieved_goal"] == forms["desired_goal"], where, found, expected, hint)
     if isinstance(space, spaces.Discrete):
         first, own = space.start, spaces.Discrete(space.n)
         return env if not first else gymnasium.wrappers.TransformAction(env, lambda action: action + first, own)

@@ -269,8 +269,6 @@ def task_of(name: str) -> type[GoalTask]:
 
 PREFIX = "ogbench"
 """The name of OGBench's package, which stands before the colon of an environment's name."""
-OGBENCH_KINDS = ("navigate", "stitch", "explore", "play", "noisy")
-"""The kinds of OGBench's data sets; a data set's name is an environment's and one of these."""
 OGBENCH_TASKS = 5
 """Number of tasks of each of OGBench's environments."""
 
