@@ -307,6 +307,7 @@ OGBENCH = (
     "ogbench_tuned",
     "ogbench_pointmaze_stitch",
     "ogbench_pointmaze_stitch_hiql",
+    "ogbench_pointmaze_stitch_qrl",
     "ogbench_pointmaze_large",
     "ogbench_pointmaze_large_gcbc",
     "ogbench_antmaze",
